@@ -1,0 +1,140 @@
+"""The contract of a rule: state + updates → state + result. One rule a file, registered by name.
+
+A rule sees only rows that passed the guard; dropping malformed rows, skipping a round that has too few
+left, and spreading the result over all clients again happens here, once, for all rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wardround.errors import ParameterError, TooFewClients
+from wardround.registry import Configurable, Parameters, Registry
+from wardround.updates import Aggregation, Updates, guard
+
+__all__ = ["Aggregator", "ClientPolicy", "Context", "Parameters", "register", "registry", "sample_weights"]
+
+
+@dataclass(frozen=True)
+class ClientPolicy:
+    """What a rule asks of the clients' local training."""
+
+    prox_mu: float | None = None
+    """Strength of the proximal term (μ/2)‖w − w^t‖² added to the local loss; None: as configured."""
+    local_batch_norm: bool = False
+    """BatchNorm parameters and statistics stay with each client."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the server knows beside the updates of a round."""
+
+    round: int
+    clients: int
+    """How many clients sent something, malformed rows included: what a default `f` is a share of."""
+    global_weights: Tensor | None = None
+    root_update: Tensor | None = None
+
+
+class Aggregator(Configurable):
+    """Base of all rules. A rule implements `combine`; where it keeps state, also the state methods."""
+
+    needs_global_weights: ClassVar[bool] = False
+    needs_root_update: ClassVar[bool] = False
+
+    @property
+    def client_policy(self) -> ClientPolicy:
+        """What the rule asks of local training."""
+        return ClientPolicy()
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        """The rule itself, on rows that are finite and of one length."""
+        raise NotImplementedError
+
+    def minimum_clients(self, clients: int) -> int:
+        """How many well-formed updates the rule needs when `clients` take part."""
+        return 1
+
+    def requirement(self, clients: int) -> str:
+        """The rule behind `minimum_clients` with the values at hand, for error messages."""
+        return f"at least {self.minimum_clients(clients)} clients"
+
+    def check(self, clients: int) -> None:
+        """Raise before any work is done if the rule cannot work with that many clients."""
+        if clients < max(1, self.minimum_clients(clients)):
+            raise TooFewClients(f"{self.name}: {self.requirement(clients)}, got N={clients}")
+
+    def resolved(self, clients: int) -> dict[str, Any]:
+        """The parameters as they take effect with that many clients, for the record."""
+        return self.params.model_dump()
+
+    def aggregate(
+        self,
+        updates: Updates,
+        round: int = 1,
+        global_weights: Tensor | None = None,
+        root_update: Tensor | None = None,
+    ) -> Aggregation:
+        """Guard, combine, and give every client its line again. Does not change `updates`."""
+        self.check(len(updates))
+        for needed, name, value in (
+            (self.needs_global_weights, "global_weights", global_weights),
+            (self.needs_root_update, "root_update", root_update),
+        ):
+            if needed and value is None:
+                raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
+        global_weights, root_update = _vector(global_weights), _vector(root_update)
+        guarded = guard(updates, None if global_weights is None else len(global_weights))
+        kept = guarded.updates
+        context = Context(round, len(updates), global_weights, root_update)
+        if guarded.dropped:
+            self.on_dropped(guarded.dropped)
+        if len(kept) < max(1, self.minimum_clients(len(updates))):
+            result = Aggregation(
+                torch.zeros(kept.dimension, dtype=kept.matrix.dtype),
+                weights=torch.zeros(len(kept), dtype=torch.float64),
+                skipped=f"{len(kept)} of {len(updates)} updates are well-formed; "
+                f"{self.name} needs {self.requirement(len(updates))}",
+            )
+        else:
+            result = self.combine(kept, context)
+        result = result.spread(guarded.rows, len(updates))
+        result.dropped = guarded.dropped
+        return result
+
+    def on_dropped(self, dropped: dict[str, str]) -> None:  # noqa: B027 - a hook, not a duty
+        """Called before `combine`, for rules that remember clients: these sent something malformed."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors, numbers and strings: all the rule remembers between rounds."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        if state:
+            raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
+
+
+registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")
+register = registry.register
+
+
+def sample_weights(updates: Updates, cap: float | None) -> Tensor:
+    """m_i / Σm: shares by reported sample counts, in float64.
+
+    A client may report any count it likes. With `cap`, a count above that multiple of the round's median
+    counts as that multiple, which bounds what a lie can buy. Nobody has a sample: equal shares.
+    """
+    counts = updates.num_samples
+    if cap is not None:
+        counts = counts.clamp(max=cap * float(counts.quantile(0.5)))
+    total = counts.sum()
+    return counts / total if total > 0 else torch.full_like(counts, 1 / len(counts))
+
+
+def _vector(values: Any) -> Tensor | None:
+    return None if values is None else torch.as_tensor(values).detach().reshape(-1)

@@ -1,0 +1,25 @@
+"""Attacks by name: `available()`, `create(name, **params)`, and what an attacker may know.
+
+>>> import torch
+>>> from wardround import attacks
+>>> attacks.create("sign-flip", scale=2).craft(torch.ones(1, 3), attacks.Knowledge(round=1))
+tensor([[-2., -2., -2.]])
+"""
+
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, LocalData, registry
+from wardround.attacks.campaign import Campaign, draw_byzantine
+
+__all__ = [
+    "Attack",
+    "Campaign",
+    "Knowledge",
+    "KnowledgeLevel",
+    "LocalData",
+    "available",
+    "create",
+    "draw_byzantine",
+    "registry",
+]
+
+available = registry.available
+create = registry.create

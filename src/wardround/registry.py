@@ -1,0 +1,138 @@
+"""Members by name, with typed parameters: the mechanism behind every `create(name, **params)`.
+
+A member is a class with a nested `Params` (a frozen pydantic model). Registering it under a name is all
+it takes to make it reachable from Python, YAML and the command line, with the same errors everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticUndefined
+
+from wardround.errors import ParameterError, did_you_mean
+
+__all__ = ["Configurable", "Parameters", "Registry", "explain"]
+
+
+class Parameters(BaseModel):
+    """Base of all parameter sets: frozen, no unknown keys, defaults checked like given values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+class Configurable:
+    """A registered member: `Params` describes its parameters, `params` holds the validated values."""
+
+    name: ClassVar[str]
+
+    class Params(Parameters):
+        """No parameters."""
+
+    def __init__(self, params: Any = None) -> None:
+        self.params = params if params is not None else self.Params()
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self.params)
+        return f"{self.name}({given})"
+
+
+Member = TypeVar("Member", bound=Configurable)
+
+
+class Registry(Generic[Member]):
+    """The named members of one room.
+
+    `package` is imported submodule by submodule on first use, so that a new member is one new file
+    with a `@register("its-name")` class and nothing else.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._members: dict[str, type[Member]] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[type[Member]], type[Member]]:
+        """Class decorator: make the class reachable as `name`."""
+
+        def add(member: type[Member]) -> type[Member]:
+            if self._members.get(name, member).__qualname__ != member.__qualname__:
+                raise RuntimeError(f"{self.kind} '{name}' is registered twice")
+            member.name = name
+            self._members[name] = member
+            return member
+
+        return add
+
+    def _load(self) -> None:
+        if not self._loaded:
+            self._loaded = True
+            for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+
+    def available(self) -> list[str]:
+        """Every registered name, sorted."""
+        self._load()
+        return sorted(self._members)
+
+    def get(self, name: str) -> type[Member]:
+        """The class registered as `name`; an unknown name is an error that lists the known ones."""
+        self._load()
+        try:
+            return self._members[name]
+        except (KeyError, TypeError):
+            raise ParameterError(
+                f"unknown {self.kind} {name!r}; {did_you_mean(str(name), self._members)}"
+            ) from None
+
+    def create(self, name: str, /, **params: Any) -> Member:
+        """Build a member; unknown or impossible parameters are errors that name the right ones."""
+        return self.get(name)(self.validate(name, params))
+
+    def validate(self, name: str, params: Mapping[str, Any]) -> Parameters:
+        """The member's parameters with defaults filled in, without building the member."""
+        model = self.get(name).Params
+        try:
+            return model(**params)
+        except ValidationError as error:
+            raise ParameterError(f"{self.kind} '{name}': {explain(error, model)}") from None
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Parameter name → default, for listings and records."""
+        return {
+            key: None if field.default is PydanticUndefined else field.get_default(call_default_factory=True)
+            for key, field in self.get(name).Params.model_fields.items()
+        }
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One line for people out of pydantic's report: where, what is wrong, what would be right."""
+    problems = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"] if not str(part).startswith("function-"))
+        if problem["type"] == "extra_forbidden":
+            known = _fields_at(model, problem["loc"][:-1])
+            problems.append(f"unknown key '{path}'; {did_you_mean(str(problem['loc'][-1]), known)}")
+        elif problem["type"] == "missing":
+            problems.append(f"'{path}' is required")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            message = message[0].lower() + message[1:] if message[:5] == "Input" else message
+            got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+            problems.append(f"{path + ': ' if path else ''}{message.replace('input should', 'must')}{got}")
+    return "; ".join(dict.fromkeys(problems))
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The field names of the nested model at `path` (the outermost model where it cannot be found)."""
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return list(model.model_fields)

@@ -1,0 +1,277 @@
+"""The data that flows: what clients sent, what a rule made of it, and the guard between the two."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Aggregation", "Guarded", "Layout", "Updates", "guard", "row_squared_norms"]
+
+PARAMETER, BATCH_NORM = "parameter", "batch-norm"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and kinds of the D parameters, in the order in which they are laid end to end.
+
+    >>> layout = Layout(("fc.weight", "fc.bias"), ((2, 3), (2,)))
+    >>> layout.size, layout.slices["fc.bias"]
+    (8, slice(6, 8, None))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    kinds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            object.__setattr__(self, "kinds", (PARAMETER,) * len(self.names))
+        if not len(self.names) == len(self.shapes) == len(self.kinds):
+            raise ValueError("a layout needs as many shapes and kinds as names")
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a network: every parameter and every floating-point buffer.
+
+        Running statistics of normalisation layers are part of the model that travels; everything a
+        BatchNorm layer owns is marked, because FedBN keeps it at home.
+        """
+        normalised = {
+            f"{name}.{entry}" if name else entry
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+            for entry in layer.state_dict()
+        }
+        entries = [(name, value) for name, value in module.state_dict().items() if value.is_floating_point()]
+        return cls(
+            tuple(name for name, _ in entries),
+            tuple(tuple(value.shape) for _, value in entries),
+            tuple(BATCH_NORM if name in normalised else PARAMETER for name, _ in entries),
+        )
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where each named tensor lies in the flat vector."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes], dtype=int).tolist()
+        starts = [0, *ends[:-1]]
+        return {name: slice(a, b) for name, a, b in zip(self.names, starts, ends, strict=True)}
+
+    @cached_property
+    def size(self) -> int:
+        """D, the length of the flat vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def batch_norm_mask(self) -> Tensor:
+        """D booleans: which coordinates belong to BatchNorm layers."""
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        for name, kind in zip(self.names, self.kinds, strict=True):
+            mask[self.slices[name]] = kind == BATCH_NORM
+        return mask
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """A state dict as one vector."""
+        return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views into the vector, shaped and named as in a state dict."""
+        return {
+            name: vector[self.slices[name]].view(shape)
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """What the clients of one round sent. Row i of `matrix` is client i's update, untrusted like the rest.
+
+    The matrix may be a torch tensor or a numpy array (taken without a copy), or a list of vectors, which
+    may then differ in length: the guard drops those that do not fit.
+
+    >>> updates = Updates(np.eye(3, dtype="float32"), num_samples=[10, 20, 30])
+    >>> updates.clients
+    ('client-00', 'client-01', 'client-02')
+    """
+
+    matrix: Any
+    clients: Sequence[str] = ()
+    num_samples: Any = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        matrix = _as_matrix(self.matrix)
+        n = len(matrix)
+        clients = tuple(self.clients) or tuple(f"client-{i:02d}" for i in range(n))
+        num_samples = torch.ones(n) if self.num_samples is None else self.num_samples
+        put = object.__setattr__
+        put(self, "matrix", matrix)
+        put(self, "clients", clients)
+        put(self, "num_samples", torch.as_tensor(num_samples, dtype=torch.float64))
+        put(self, "metrics", {k: torch.as_tensor(v, dtype=torch.float64) for k, v in self.metrics.items()})
+        if len(set(clients)) != len(clients):
+            twice = [client for client, count in Counter(clients).items() if count > 1]
+            raise ValueError(f"every client may send one update a round; twice: {', '.join(twice)}")
+        columns = {"clients": clients, "num_samples": self.num_samples, **self.metrics}
+        for name, values in columns.items():
+            if len(values) != n:
+                raise ValueError(f"{name} has {len(values)} entries for {n} updates")
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of an update."""
+        return int(self.matrix.shape[1])
+
+    @cached_property
+    def squared_norms(self) -> Tensor:
+        """‖U_i‖² in float64: computed once (the guard needs them anyway), shared by all who ask."""
+        return row_squared_norms(self.matrix)
+
+    @property
+    def norms(self) -> Tensor:
+        """‖U_i‖ in float64."""
+        return self.squared_norms.sqrt()
+
+    def select(self, rows: Sequence[int]) -> Updates:
+        """The updates of some clients only, by their indices."""
+        index = torch.tensor(rows, dtype=torch.long)
+        ragged = isinstance(self.matrix, list)
+        return replace(
+            self,
+            matrix=[self.matrix[i] for i in rows] if ragged else self.matrix[index],
+            clients=tuple(self.clients[i] for i in rows),
+            num_samples=self.num_samples[index],
+            metrics={name: values[index] for name, values in self.metrics.items()},
+        )
+
+
+@dataclass
+class Aggregation:
+    """What a rule made of one round."""
+
+    delta: Tensor
+    """The aggregated update, of length D."""
+    weights: Tensor | None = None
+    """Each client's share (sums to 1), 0 for a dropped client; None for rules with no per-client share."""
+    scores: Tensor | None = None
+    """Higher is more suspicious; None where the rule has no score; NaN for a dropped client."""
+    flags: Tensor | None = None
+    """The verdict per client; None where the rule gives none. A dropped client counts as flagged."""
+    columns: dict[str, Tensor] = field(default_factory=dict)
+    """The rule's own diagnostics, a value a client (NaN for a dropped one)."""
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Client → why the guard refused its update."""
+    skipped: str | None = None
+    """Why the round had to be skipped (`delta` is then zero), None where all went well."""
+
+    def spread(self, rows: Tensor, n: int) -> Aggregation:
+        """The same result for all `n` clients, where it was computed for those in `rows` only."""
+
+        def scatter(values: Tensor, fill: float) -> Tensor:
+            full = torch.full((n,), fill, dtype=values.dtype, device=values.device)
+            full[rows] = values
+            return full
+
+        return replace(
+            self,
+            weights=None if self.weights is None else scatter(self.weights, 0.0),
+            scores=None if self.scores is None else scatter(self.scores, math.nan),
+            flags=None if self.flags is None else scatter(self.flags, True),
+            columns={k: scatter(v.to(torch.float64), math.nan) for k, v in self.columns.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """The updates that are fit for a rule, their rows among all, and why the others are not."""
+
+    updates: Updates
+    rows: Tensor
+    dropped: dict[str, str]
+
+
+def guard(updates: Updates, dimension: int | None = None) -> Guarded:
+    """Drop every row that is not finite, has the wrong length or an impossible sample count.
+
+    A row whose norm is beyond float64 counts as not finite: no rule could do anything with it.
+
+    The right length is `dimension`, or the layout's, or else the one most clients sent.
+
+    >>> sent = Updates([torch.ones(3), torch.tensor([1.0, torch.nan, 0.0]), torch.ones(2), torch.zeros(3)])
+    >>> guard(sent).dropped
+    {'client-01': 'not finite', 'client-02': 'length 2 instead of 3'}
+    """
+    if dimension is None and updates.layout is not None:
+        dimension = updates.layout.size
+    if isinstance(updates.matrix, list):
+        lengths = [len(row) for row in updates.matrix]
+        dimension = dimension if dimension is not None else Counter(lengths).most_common(1)[0][0]
+    else:
+        lengths = [updates.dimension] * len(updates)
+        dimension = dimension if dimension is not None else updates.dimension
+    dropped = {
+        client: f"length {length} instead of {dimension}"
+        for client, length in zip(updates.clients, lengths, strict=True)
+        if length != dimension
+    }
+    counts = updates.num_samples
+    for i in (~(torch.isfinite(counts) & (counts >= 0))).nonzero().flatten().tolist():
+        dropped.setdefault(updates.clients[i], f"sample count {counts[i].item():g}")
+    kept = [i for i, client in enumerate(updates.clients) if client not in dropped]
+    fit = updates.select(kept) if dropped else updates
+    if not kept:
+        fit = replace(fit, matrix=torch.empty(0, dimension))
+    broken = set((~torch.isfinite(fit.squared_norms)).nonzero().flatten().tolist())
+    if broken:
+        dropped |= {fit.clients[i]: "not finite" for i in sorted(broken)}
+        fine = [i for i in range(len(fit)) if i not in broken]
+        fit, kept = fit.select(fine), [kept[i] for i in fine]
+    return Guarded(fit, torch.tensor(kept, dtype=torch.long), dropped)
+
+
+def row_squared_norms(matrix: Tensor, chunk: int = 16_384) -> Tensor:
+    """Σ_j U_ij² with float64 accumulation, at the speed of float32.
+
+    Within a chunk float32 is exact enough; the chunks are summed in float64. Rows so small or large that
+    float32 squares would underflow or overflow are done again wholly in float64.
+    """
+    n, d = matrix.shape
+    if matrix.dtype == torch.float64:
+        return torch.linalg.vector_norm(matrix, dim=1).square()
+    whole = d - d % chunk
+    parts = torch.linalg.vector_norm(matrix[:, :whole].reshape(n, -1, chunk), dim=2).double().square().sum(1)
+    rest = torch.linalg.vector_norm(matrix[:, whole:], dim=1).double().square()
+    total = parts + rest
+    odd = ~((total > 1e-24 * max(d, 1)) & (total < 1e36)) & ~torch.isnan(total)
+    for i in odd.nonzero().flatten().tolist():
+        total[i] = torch.linalg.vector_norm(matrix[i].double()).square()
+    return total
+
+
+def _as_matrix(rows: Any) -> Tensor | list[Tensor]:
+    if isinstance(rows, np.ndarray):
+        rows = torch.from_numpy(rows)
+    if not isinstance(rows, Tensor):
+        vectors = [torch.as_tensor(row) for row in rows]
+        for row in vectors:
+            if row.ndim != 1:
+                raise ValueError(f"an update is a vector, got one of shape {tuple(row.shape)}")
+        vectors = [row if row.dtype in (torch.float32, torch.float64) else row.float() for row in vectors]
+        if not vectors or len({len(row) for row in vectors}) > 1:
+            return vectors
+        rows = torch.stack(vectors)
+    if rows.ndim != 2:
+        raise ValueError(f"updates form a matrix of clients × parameters, got shape {tuple(rows.shape)}")
+    rows = rows.detach()
+    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
