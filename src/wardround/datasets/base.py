@@ -1,0 +1,115 @@
+"""What a dataset is: three splits, a task, and how stored samples become model input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.randomness import numpy_generator
+from wardround.registry import Configurable, Parameters, Registry
+
+__all__ = [
+    "Dataset", "DatasetSource", "Parameters", "Split", "Task", "register", "registry", "split_units",
+]  # fmt: skip
+
+
+class Task(StrEnum):
+    """What a sample's target is."""
+
+    BINARY = "binary"
+    MULTICLASS = "multi-class"
+    MULTILABEL = "multi-label"
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples as they are stored: tables as float32, images as uint8 (possibly memory-mapped)."""
+
+    inputs: Tensor
+    """n × …"""
+    targets: Tensor
+    """Class indices (int64, n), or n × L float zeros and ones for a multi-label task."""
+    groups: Sequence[str] | None = None
+    """The natural client (hospital, source) of each sample, where the data has one."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A loaded dataset. Nothing in it was fitted on anything but training rows."""
+
+    name: str
+    task: Task
+    class_names: tuple[str, ...]
+    """One a class; one a finding for a multi-label task."""
+    train: Split
+    validation: Split
+    test: Split
+    to_input: Callable[[Tensor], Tensor] | None = None
+    """Stored batch → model input (normalisation of images); None: stored samples are model input."""
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    """Random change of a batch of model input, in training only."""
+    feature_names: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Numbers worth telling: cohort sizes, coverage, what was dropped."""
+
+    @property
+    def outputs(self) -> int:
+        """How many logits a model for this dataset has: one for a binary task."""
+        return 1 if self.task is Task.BINARY else len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the model sees it."""
+        return tuple(self.prepare(self.train.inputs[:1]).shape[1:])
+
+    def prepare(self, stored: Tensor) -> Tensor:
+        """A stored batch as model input."""
+        return stored if self.to_input is None else self.to_input(stored)
+
+
+class DatasetSource(Configurable):
+    """A dataset by name. `load` gives the splits; sources with raw files are prepared into a cache first."""
+
+    task: ClassVar[Task]
+    summary: ClassVar[str] = ""
+    """What it is, in one line."""
+    licence: ClassVar[str] = ""
+    origin: ClassVar[str] = ""
+    """Where a person gets it."""
+
+    def load(self, seed: int) -> Dataset:
+        """The dataset split 70/10/20 by patient (or lesion, or subject) with this seed."""
+        raise NotImplementedError
+
+
+registry: Registry[DatasetSource] = Registry("dataset", "wardround.datasets")
+register = registry.register
+
+
+def split_units(
+    units: Sequence[Any], seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row indices of train, validation and test, such that no unit (patient, lesion) is in two of them.
+
+    >>> train, validation, test = split_units(["a", "a", "b", "c", "d"], seed=0, shares=(0.5, 0.25, 0.25))
+    >>> sorted([*train, *validation, *test])
+    [0, 1, 2, 3, 4]
+    """
+    _, unit_of_row = np.unique(np.asarray(units), return_inverse=True)
+    count = int(unit_of_row.max()) + 1 if len(unit_of_row) else 0
+    order = numpy_generator(seed, "split").permutation(count)
+    first, second = round(shares[0] * count), round((shares[0] + shares[1]) * count)
+    part_of_unit = np.empty(count, dtype=int)
+    for part, chosen in enumerate(np.split(order, [first, second])):
+        part_of_unit[chosen] = part
+    part = part_of_unit[unit_of_row]
+    return tuple(np.flatnonzero(part == p) for p in range(3))  # type: ignore[return-value]

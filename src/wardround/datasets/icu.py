@@ -1,0 +1,56 @@
+"""SUPPORT2, embedded: death in hospital of 9,105 critically ill adults."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from importlib import resources
+
+import numpy as np
+
+from wardround.datasets.base import Dataset, DatasetSource, Task, register
+from wardround.datasets.tabular import Table, tabular_dataset
+
+# What is only known after the fact, what foresees it (other models' and doctors' survival estimates), or
+# what the outcome itself decides (costs, orders not to resuscitate, days).
+LEAKS = {
+    "death", "d.time", "slos", "sfdm2", "charges", "totcst", "totmcst", "surv2m", "surv6m", "prg2m",
+    "prg6m", "dnr", "dnrday", "hday", "avtisst",
+}  # fmt: skip
+LABEL, PATIENT = "hospdead", "sno"
+CATEGORICAL = {"sex", "dzgroup", "dzclass", "income", "race", "ca"}
+
+
+@register("icu")
+class Icu(DatasetSource):
+    """In-hospital death from what is known of a patient on day 3 in intensive care.
+
+    Knaus et al., "The SUPPORT prognostic model", Annals of Internal Medicine 122(3), 1995.
+
+    >>> from wardround import datasets
+    >>> data = datasets.create("icu").load(seed=0)
+    >>> len(data.train) + len(data.validation) + len(data.test)
+    9105
+    """
+
+    task = Task.BINARY
+    summary = "SUPPORT2: in-hospital death of 9,105 critically ill adults (embedded)"
+    licence = "CC BY 4.0"
+    origin = "embedded; UCI Machine Learning Repository, data set 880"
+
+    def load(self, seed: int) -> Dataset:
+        packed = resources.files("wardround.datasets").joinpath("files/support2.csv.gz").read_bytes()
+        rows = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
+        columns = [c for c in rows[0] if c not in LEAKS | {LABEL, PATIENT}]
+
+        def numbers(column: str) -> np.ndarray:
+            return np.array([float(row[column] or "nan") for row in rows])
+
+        table = Table(
+            numeric={c: numbers(c) for c in columns if c not in CATEGORICAL},
+            categorical={c: np.array([row[c] for row in rows]) for c in columns if c in CATEGORICAL},
+            targets=np.array([int(row[LABEL]) for row in rows]),
+            units=[row[PATIENT] for row in rows],
+        )
+        return tabular_dataset(self.name, self.task, ("survived", "died in hospital"), table, seed)

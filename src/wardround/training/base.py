@@ -1,0 +1,146 @@
+"""What local training takes and gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wardround.randomness import numpy_generator
+from wardround.registry import Parameters
+
+__all__ = [
+    "ClientData",
+    "ClientTask",
+    "Objective",
+    "Trained",
+    "Trainer",
+    "TrainingParams",
+    "batches",
+    "has_batch_norm",
+    "learning_rate",
+]
+
+
+class TrainingParams(Parameters):
+    """How a client trains in a round."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(0.001, gt=0)
+    batch_size: int = Field(32, ge=1)
+    epochs: int = Field(1, ge=1)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Of `sgd`."""
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["none", "cosine", "step"] = "none"
+    """How the learning rate falls over the rounds of the run."""
+    step_every: int = Field(30, ge=1)
+    """`step`: rounds between two steps."""
+    step_factor: float = Field(0.1, gt=0, le=1)
+    """`step`: what the learning rate is multiplied by."""
+    prox_mu: float = Field(0.0, ge=0)
+    """Strength of FedProx's term (μ/2)‖w − w^t‖² in the local loss."""
+
+
+def learning_rate(params: TrainingParams, round: int, rounds: int) -> float:
+    """The learning rate of a round (counted from 1).
+
+    >>> [round(learning_rate(TrainingParams(lr=1.0, schedule="cosine"), t, 4), 3) for t in (1, 2, 3, 4)]
+    [1.0, 0.854, 0.5, 0.146]
+    """
+    if params.schedule == "cosine":
+        return params.lr * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
+    if params.schedule == "step":
+        return params.lr * params.step_factor ** ((round - 1) // params.step_every)
+    return params.lr
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """A client's samples: rows of a stored split, with targets of its own (they may be poisoned)."""
+
+    inputs: Tensor
+    """The stored samples of the whole split, shared by all clients."""
+    rows: Tensor
+    """Which of them are this client's."""
+    targets: Tensor
+    """One a row of this client."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTask:
+    """One client's work in a round."""
+
+    client: str
+    data: ClientData
+    seed: int
+    """Decides batch order, dropout and augmentation of this client in this round."""
+    weights: Tensor | None = None
+    """Where this client starts, if not at the global weights (local BatchNorm)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came out of a round's local training."""
+
+    matrix: Tensor
+    """N × D: each client's weights minus where it started."""
+    loss: Tensor
+    """N: each client's mean training loss over its samples and epochs."""
+
+
+class Trainer(Protocol):
+    """An engine."""
+
+    engine: ClassVar[str]
+
+    def train(self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float) -> Trained:
+        """Train every client from the global weights (or its own start)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the network is trained for: how stored samples become input, and the loss."""
+
+    multi_class: bool
+    """Softmax over classes; else a sigmoid for each output (binary and multi-label tasks)."""
+    prepare: Callable[[Tensor], Tensor]
+    """Stored batch → model input."""
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    """Random change of a batch of model input, in training only."""
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of a batch."""
+        if self.multi_class:
+            return functional.cross_entropy(logits, targets)
+        targets = targets.to(logits.dtype).view_as(logits)
+        return functional.binary_cross_entropy_with_logits(logits, targets)
+
+
+def batches(task: ClientTask, batch_size: int, epochs: int, smallest: int = 1) -> Iterator[Tensor]:
+    """Indices into the client's samples, batch by batch, epoch by epoch, in an order of the task's seed.
+
+    A last batch below `smallest` is left out (BatchNorm cannot train on a single sample), unless it is all
+    the client has.
+    """
+    n = len(task.data)
+    for epoch in range(epochs):
+        order = torch.from_numpy(numpy_generator(task.seed, "order", epoch).permutation(n))
+        for batch in order.split(batch_size):
+            if len(batch) >= smallest or n < smallest:
+                yield batch
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Does the network normalise over the batch?"""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
