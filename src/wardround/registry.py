@@ -22,7 +22,9 @@ __all__ = ["Configurable", "Parameters", "Registry", "explain"]
 class Parameters(BaseModel):
     """Base of all parameter sets: frozen, no unknown keys, defaults checked like given values."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Configurable:

@@ -1,0 +1,152 @@
+"""Run one experiment: build its parts from the configuration, go round by round, survive being killed."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import wardround
+from wardround import aggregators, attacks, datasets, models
+from wardround.datasets import partition
+from wardround.experiments.config import RECORD, RunConfig
+from wardround.experiments.folder import RunFolder
+from wardround.experiments.summary import summarize
+from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.training import SequentialTrainer
+
+__all__ = ["build", "run"]
+
+Listener = Callable[[RoundResult], None]
+
+
+def build(config: RunConfig) -> Federation:
+    """The federation that a configuration describes, before its first round."""
+    name, params = config.section("dataset")
+    dataset = datasets.create(name, **params).load(config.seed)
+    name, params = config.section("partition")
+    assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
+    name, params = config.section("model")
+    model = models.build_seeded(
+        models.create(name, **params), dataset.input_shape, dataset.outputs, config.seed
+    )
+    name, params = config.section("aggregator")
+    rule = aggregators.create(name, **params)
+    name, params = config.attack_parameters()
+    window = config.window()
+    byzantine = (
+        frozenset(window.clients)
+        if window.clients is not None
+        else attacks.draw_byzantine(assignment.clients, window.fraction, config.seed)
+    )
+    campaign = attacks.Campaign(
+        attacks.create(name, **params), byzantine, window.start, window.end, config.seed
+    )
+    return Federation(
+        dataset,
+        assignment,
+        model,
+        rule,
+        campaign,
+        SequentialTrainer(model, objective_of(dataset), config.training),
+        config.training,
+        Schedule(
+            config.rounds,
+            config.participation,
+            config.evaluate_every,
+            config.server_lr,
+            config.root.samples,
+            config.seed,
+        ),
+    )
+
+
+def run(config: RunConfig, out: Path, listen: Listener | None = None) -> RunFolder:
+    """Run, or go on with, the experiment in `out/<run name>`. A finished run is left as it is."""
+    folder = RunFolder(Path(out) / config.run_name)
+    finished = folder.summary()
+    if finished is not None and finished["status"] == "finished":
+        return folder
+    # One thread: results must not depend on how many there are, and runs side by side use the cores better.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        federation = build(config)  # before anything is written: a wrong configuration leaves no trace
+        with folder.locked():
+            _go_on(config, folder, federation, listen)
+    finally:
+        torch.set_num_threads(threads)
+    return folder
+
+
+def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen: Listener | None) -> None:
+    checkpoint = folder.read_checkpoint()
+    done = 0
+    if checkpoint is not None:
+        federation.load_state_dict(checkpoint["federation"])
+        done = checkpoint["round"]
+    folder.cut_after(done)
+    folder.write_config({**config.plain(), RECORD: record(federation)})
+    status, reason = "failed", None
+    try:
+        for number in range(done + 1, config.rounds + 1):
+            result = federation.step(number)
+            folder.append(_round_line(result), result.clients)
+            folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
+            if listen is not None:
+                listen(result)
+        status = "finished"
+    except KeyboardInterrupt:
+        status, reason = "stopped", "interrupted"
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        told = {"status": status, **({"reason": reason} if reason else {})}
+        folder.write_summary({**told, **summarize(folder.rounds(), folder.clients())})
+
+
+def record(federation: Federation) -> dict[str, Any]:
+    """What is worth knowing of a run beside its configuration."""
+    campaign, assignment = federation.campaign, federation.assignment
+    targets = federation.dataset.train.targets
+    return {
+        "wardround": wardround.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "engine": federation.trainer.engine,
+        "parameters": federation.layout.size,
+        "aggregator": federation.rule.resolved(federation.per_round),
+        "byzantine": sorted(campaign.byzantine),
+        "knowledge": campaign.attack.knowledge.value,
+        "task": federation.dataset.task.value,
+        "class_names": list(federation.dataset.class_names),
+        "clients": {
+            client: _class_counts(targets[rows], len(federation.dataset.class_names))
+            for client, rows in zip(assignment.clients, assignment.train, strict=True)
+        },
+    }
+
+
+def _class_counts(targets: torch.Tensor, classes: int) -> list[int]:
+    """Samples a class; positives a finding for a multi-label task."""
+    if targets.ndim == 1:
+        return torch.bincount(targets, minlength=classes).tolist()
+    return targets.sum(0).int().tolist()
+
+
+def _round_line(result: RoundResult) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "round": result.round,
+        "seconds": result.seconds,
+        "metrics": result.metrics,
+        "validation": result.validation,
+        "memory_mb": result.memory_mb,
+    }
+    optional = {"skipped": result.skipped, "dropped": result.dropped, "per_client": result.per_client}
+    return line | {key: value for key, value in optional.items() if value}

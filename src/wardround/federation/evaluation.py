@@ -1,0 +1,114 @@
+"""How good is the global model: metrics of one network on one split."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wardround.datasets.base import Dataset, Split, Task
+from wardround.training.base import Objective
+
+__all__ = ["evaluate", "metrics_of", "predict"]
+
+METRICS = ("auroc", "auprc", "accuracy", "f1", "loss")
+
+
+def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, batch_size: int = 1024) -> Tensor:
+    """Logits of all samples."""
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(dataset.prepare(batch)) for batch in inputs.split(batch_size)])
+
+
+def evaluate(
+    model: nn.Module, dataset: Dataset, split: Split, rows: Sequence[int] | np.ndarray | None = None
+) -> dict[str, float]:
+    """The metric set of the dataset's task on a split, or on some of its rows."""
+    inputs, targets = split.inputs, split.targets
+    if rows is not None:
+        index = torch.as_tensor(rows, dtype=torch.long)
+        inputs, targets = inputs[index], targets[index]
+    return metrics_of(predict(model, dataset, inputs), targets, dataset.task)
+
+
+def metrics_of(logits: Tensor, targets: Tensor, task: Task) -> dict[str, float]:
+    """AUROC, AUPRC, accuracy, F1 and loss; NaN where the targets leave one undefined.
+
+    Binary: as usual, threshold one half. Multi-class: Hand & Till's mean over pairs of classes for AUROC,
+    macro averages else. Multi-label: macro averages over the findings that occur, mean accuracy a finding.
+
+    >>> metrics_of(torch.tensor([[2.0], [-1.0], [1.0]]), torch.tensor([1, 0, 0]), Task.BINARY)["auroc"]
+    1.0
+    """
+    if not len(targets):
+        return dict.fromkeys(METRICS, math.nan)
+    objective = Objective(task is Task.MULTICLASS, prepare=lambda stored: stored)
+    loss = float(objective.loss(logits.double(), targets))
+    if not math.isfinite(loss) and not bool(torch.isfinite(logits).all()):
+        return dict.fromkeys(METRICS, math.nan)  # a model that was broken has no ranking to measure
+    truth = targets.numpy()
+    measure = {Task.BINARY: _binary, Task.MULTICLASS: _multi_class, Task.MULTILABEL: _multi_label}[task]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an undefined value is said by NaN
+        return {**measure(logits.double(), truth), "loss": loss}
+
+
+def _binary(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
+    from sklearn import metrics
+
+    scores = logits[:, 0].numpy()
+    said = scores > 0
+    both = 0 < truth.sum() < len(truth)
+    return {
+        "auroc": float(metrics.roc_auc_score(truth, scores)) if both else math.nan,
+        "auprc": float(metrics.average_precision_score(truth, scores)) if truth.any() else math.nan,
+        "accuracy": float((said == truth).mean()),
+        "f1": float(metrics.f1_score(truth, said, zero_division=0.0)),
+    }
+
+
+def _multi_class(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
+    from sklearn import metrics
+
+    shares = torch.softmax(logits, 1).numpy()
+    said = shares.argmax(1)
+    present = np.unique(truth)
+    if len(present) == 2:  # sklearn wants one column then
+        pair = shares[:, present[1]] / shares[:, present].sum(1).clip(1e-300)
+        auroc = metrics.roc_auc_score(truth == present[1], pair)
+    elif len(present) > 2:
+        some = shares[:, present] / shares[:, present].sum(1, keepdims=True).clip(1e-300)
+        auroc = metrics.roc_auc_score(truth, some, multi_class="ovo", average="macro", labels=present)
+    else:
+        auroc = math.nan
+    auprc = [metrics.average_precision_score(truth == c, shares[:, c]) for c in present]
+    return {
+        "auroc": float(auroc),
+        "auprc": float(np.mean(auprc)),
+        "accuracy": float((said == truth).mean()),
+        "f1": float(metrics.f1_score(truth, said, average="macro", zero_division=0.0)),
+    }
+
+
+def _multi_label(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
+    from sklearn import metrics
+
+    scores = logits.numpy()
+    said = scores > 0
+    both = [c for c in range(truth.shape[1]) if 0 < truth[:, c].sum() < len(truth)]
+    some = [c for c in range(truth.shape[1]) if truth[:, c].any()]
+
+    def macro(values: list[float]) -> float:
+        return float(np.mean(values)) if values else math.nan
+
+    return {
+        "auroc": macro([metrics.roc_auc_score(truth[:, c], scores[:, c]) for c in both]),
+        "auprc": macro([metrics.average_precision_score(truth[:, c], scores[:, c]) for c in some]),
+        "accuracy": float((said == truth).mean()),
+        "f1": macro([metrics.f1_score(truth[:, c], said[:, c], zero_division=0.0) for c in some]),
+    }
