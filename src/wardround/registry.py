@@ -36,7 +36,7 @@ class Configurable:
         """No parameters."""
 
     def __init__(self, params: Any = None) -> None:
-        self.params = params if params is not None else self.Params()
+        self.params: Any = params if params is not None else self.Params()
 
     def __repr__(self) -> str:
         given = ", ".join(f"{key}={value!r}" for key, value in self.params)

@@ -1,7 +1,21 @@
-"""Experiments: configuration, run folders, checkpoints and the runner."""
+"""Experiments: configuration, run folders, checkpoints, the runner and matrices of runs."""
 
-from wardround.experiments.config import RunConfig, load_config, override
-from wardround.experiments.folder import RunFolder
+from wardround.experiments import presets
+from wardround.experiments.config import RunConfig, load_config, override, read_yaml
+from wardround.experiments.folder import RunFolder, find_runs
+from wardround.experiments.matrix import Event, expand, run_many
 from wardround.experiments.runner import run
 
-__all__ = ["RunConfig", "RunFolder", "load_config", "override", "run"]
+__all__ = [
+    "Event",
+    "RunConfig",
+    "RunFolder",
+    "expand",
+    "find_runs",
+    "load_config",
+    "override",
+    "presets",
+    "read_yaml",
+    "run",
+    "run_many",
+]

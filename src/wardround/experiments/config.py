@@ -212,5 +212,3 @@ def _pair(change: str) -> tuple[str, Any]:
         return key, yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(f"'{change}': the value is not valid YAML") from None
-
-

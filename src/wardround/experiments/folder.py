@@ -10,7 +10,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import yaml
 
 from wardround.errors import ConfigError, WardroundError
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "find_runs"]
 
 
 class RunFolder:
@@ -106,6 +106,17 @@ class RunFolder:
             return yaml.safe_load(self.config_path.read_text())
         except FileNotFoundError:
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml in it)") from None
+
+
+def find_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
+    """Every run folder at or below the given paths, sorted."""
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such folder")
+        found = sorted(config.parent for config in path.rglob("config.yaml"))
+        if not found:
+            raise ConfigError(f"{path}: no run in it (a run folder has a config.yaml)")
+        yield from map(RunFolder, found)
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:

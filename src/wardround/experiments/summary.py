@@ -80,7 +80,8 @@ def suppression(clients: Lines) -> dict[str, Any] | None:
     for line in weighted:
         present[line["round"]] += 1
     judged = [
-        {**line, "suppressed": line["weight"] < SUPPRESSED_BELOW / present[line["round"]]} for line in weighted
+        {**line, "suppressed": line["weight"] < SUPPRESSED_BELOW / present[line["round"]]}
+        for line in weighted
     ]
     rates = detection(judged, "suppressed")
     return None if rates is None else {"tpr": rates["tpr"], "fpr": rates["fpr"]}
@@ -104,7 +105,9 @@ def rates_by_round(clients: Lines, verdict: str) -> dict[int, dict[str, float | 
 def detection_latency(clients: Lines, verdict: str = "flag") -> int | None:
     """Rounds from the onset of the attack until TPR ≥ 0.8 holds for three rounds in a row; None: never."""
     rates = [
-        (number, rate["tpr"]) for number, rate in rates_by_round(clients, verdict).items() if rate["tpr"] is not None
+        (number, rate["tpr"])
+        for number, rate in rates_by_round(clients, verdict).items()
+        if rate["tpr"] is not None
     ]
     for start in range(len(rates) - LATENCY_ROUNDS + 1):
         if all((tpr or 0) >= LATENCY_TPR for _, tpr in rates[start : start + LATENCY_ROUNDS]):

@@ -1,0 +1,213 @@
+"""The command line: parse, call, print. Heavy packages are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from wardround import __version__
+from wardround.errors import ConfigError, WardroundError
+
+if TYPE_CHECKING:
+    from wardround.experiments import Event, RunConfig
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Byzantine-robust federated learning for healthcare.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+CORES = os.cpu_count() or 1
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes side by side.")]
+RunPaths = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    AGGREGATORS = "aggregators"
+    ATTACKS = "attacks"
+    DATASETS = "datasets"
+    MODELS = "models"
+    PARTITIONS = "partitions"
+    PRESETS = "presets"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"wardround {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hospitals train one model together; some are broken or malicious; the model comes out right."""
+
+
+@app.command()
+def demo(out: Out = Path("runs/demo"), jobs: Jobs = CORES) -> None:
+    """Real data, honest and attacked, FedAvg against robust rules: a table and a page in about two minutes."""
+    from wardround.analysis import compare, load_runs
+    from wardround.report.console import comparison_table, console
+
+    configs = _run_matrix("demo", out, jobs)
+    runs = load_runs([out / config.run_name for config in configs])
+    title = "20 hospitals predict death in intensive care; 4 turn malicious in round 15"
+    console.print(comparison_table(compare(runs), title))
+    console.print(
+        "AUROC: 1 ranks all patients right, 0.5 is chance. 'lost' is clean minus attacked, same seed."
+    )
+    report(paths=[run.folder.path for run in runs], out=out / "report.html", title="wardround demo")
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML file of one experiment.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For example aggregator.name=krum seed=3"),
+    ] = None,
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Run one experiment, or go on with it where it was stopped."""
+    from wardround.experiments import load_config, override, read_yaml
+    from wardround.experiments import run as run_experiment
+    from wardround.report.console import progress
+
+    checked = load_config(override(read_yaml(config), overrides or []), str(config))
+    with progress(checked.run_name, checked.rounds) as advance:
+        folder = run_experiment(
+            checked, out, lambda told: advance(told.round, _auroc((told.metrics or {}).get("auroc")))
+        )
+    summary = folder.summary()
+    assert summary is not None
+    if as_json:
+        print(json.dumps({"folder": str(folder.path), **summary}))
+        return
+    final = summary["final"] or {}
+    print(
+        f"{summary['status']} after {summary['rounds']} rounds: "
+        + ", ".join(
+            f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None
+        )
+    )
+    print(folder.path)
+
+
+@app.command()
+def matrix(
+    matrix: Annotated[str, typer.Argument(metavar="MATRIX.yaml|PRESET", help="`wardround list presets`")],
+    out: Out = Path("runs"),
+    jobs: Jobs = CORES,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many runs there are.")] = False,
+) -> None:
+    """Run many experiments side by side; what is finished is skipped, what was stopped goes on."""
+    from wardround.analysis import compare, load_runs
+    from wardround.report.console import comparison_table, console
+
+    configs = _run_matrix(matrix, out, jobs, dry_run)
+    if not dry_run:
+        runs = load_runs([out / config.run_name for config in configs])
+        console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
+
+
+def _run_matrix(name: str, out: Path, jobs: int, dry_run: bool = False) -> list[RunConfig]:
+    from wardround.experiments import expand, presets, run_many
+    from wardround.report.console import progress
+
+    values, where = presets.matrix_from(name)
+    configs = expand(values, where)
+    total = sum(config.rounds for config in configs)
+    if dry_run:
+        print(f"{where}: {len(configs)} runs, {total} rounds")
+        return configs
+    done = dict.fromkeys((config.run_name for config in configs), 0)
+    failures: list[Event] = []
+    with progress(f"{len(configs)} runs", total) as advance:
+
+        def note(event: Event) -> None:
+            done[event.run] = max(event.round, done[event.run])
+            if event.kind == "failed":
+                failures.append(event)
+            advance(sum(done.values()), event.run)
+
+        run_many(configs, out, jobs, note)
+    if failures:
+        for event in failures:
+            print(f"failed: {event.run}: {event.reason}", file=sys.stderr)
+        raise WardroundError(f"{len(failures)} of {len(configs)} runs failed; the others are in {out}")
+    return configs
+
+
+@app.command()
+def report(
+    paths: RunPaths,
+    out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option("--title")] = "wardround report",
+) -> None:
+    """Write one self-contained HTML page about some runs."""
+    from wardround.analysis import load_runs
+    from wardround.report.page import write_page
+
+    print(f"report: {write_page(load_runs(paths), out, title)}")
+
+
+@app.command("list")
+def list_members(kind: Annotated[Kind, typer.Argument()], as_json: AsJson = False) -> None:
+    """What there is, with parameters and defaults."""
+    from wardround.report.console import console
+    from wardround.report.listing import listing, listing_table
+
+    members = listing(kind.value)
+    if as_json:
+        print(json.dumps(members))
+    else:
+        console.print(listing_table(members, kind.value))
+
+
+def _auroc(value: Any) -> str:
+    return "" if value is None else f"AUROC {value:.3f}"
+
+
+def main() -> None:
+    """Entry point: one line on stderr and exit code 2 for whatever the user can mend."""
+    try:
+        code = typer.main.get_command(app).main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as usage:
+        print(usage.format_message())
+        code = 2
+    except click.ClickException as usage:
+        code = _complain(usage.format_message().replace("\n", " "))
+    except (WardroundError, ConfigError) as error:
+        code = _complain(str(error))
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("wardround: stopped; the same command goes on from here", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> int:
+    print(f"wardround: {message}", file=sys.stderr)
+    return 2

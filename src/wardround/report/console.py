@@ -1,0 +1,77 @@
+"""What the terminal shows: tables, progress bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from wardround.analysis.tables import Comparison
+
+__all__ = ["Advance", "comparison_table", "console", "progress"]
+
+console = Console(highlight=False)
+
+
+class Advance(Protocol):
+    """Tells the display that work was done: how much in all, and a word on it."""
+
+    def __call__(self, done: int, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress(title: str, total: int, every_seconds: float = 10.0) -> Iterator[Advance]:
+    """A bar with the time left on a terminal; a line now and then where the output goes elsewhere."""
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
+            task = bar.add_task(title, total=total, note="")
+            yield lambda done, note="": bar.update(task, completed=done, note=note)
+        return
+    last = time.monotonic() - every_seconds
+
+    def plain(done: int, note: str = "") -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_seconds or done >= total:
+            last = time.monotonic()
+            print(f"{title}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
+
+    yield plain
+
+
+def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
+    """Methods side by side, in words that need no manual."""
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("method")
+    table.add_column("attack")
+    for name in ("AUROC", "lost to the attack", "attackers found", "false alarms"):
+        table.add_column(name, justify="right")
+    for number, line in enumerate(lines):
+        # How a rule without flags "finds": it gives the client next to no weight.
+        mark = "*" if line.verdict == "weights" else ""
+        table.add_row(
+            line.method,
+            line.attack,
+            _number(line.auroc) + (f" ± {line.auroc_sd:.3f}" if line.auroc_sd is not None else ""),
+            _number(line.loss_of_auroc),
+            _percent(line.tpr) + (mark if line.tpr is not None else ""),
+            _percent(line.fpr) + (mark if line.fpr is not None else ""),
+            end_section=number + 1 < len(lines) and lines[number + 1].attack != line.attack,
+        )
+    if any(line.verdict == "weights" for line in lines):
+        table.caption = "* the rule raises no flags: clients given less than a tenth of an equal share"
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
