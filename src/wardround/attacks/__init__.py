@@ -6,17 +6,19 @@
 tensor([[-2., -2., -2.]])
 """
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, LocalData, registry
+from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData, describe, registry
 from wardround.attacks.campaign import Campaign, draw_byzantine
 
 __all__ = [
     "Attack",
     "Campaign",
+    "Defence",
     "Knowledge",
     "KnowledgeLevel",
     "LocalData",
     "available",
     "create",
+    "describe",
     "draw_byzantine",
     "registry",
 ]

@@ -6,8 +6,8 @@ metrics reported beside it. Each is a method that leaves everything honest unles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -17,8 +17,22 @@ from torch import Tensor
 
 from wardround.errors import ParameterError
 from wardround.registry import Configurable, Parameters, Registry
+from wardround.updates import Aggregation
 
-__all__ = ["Attack", "Knowledge", "KnowledgeLevel", "LocalData", "Parameters", "register", "registry"]
+__all__ = [
+    "Attack",
+    "Defence",
+    "Knowledge",
+    "KnowledgeLevel",
+    "LocalData",
+    "Parameters",
+    "describe",
+    "register",
+    "registry",
+]
+
+Defence = Callable[[Tensor], Aggregation]
+"""B×D crafted rows → what a copy of the defender's rule would make of the round if those were sent."""
 
 
 class KnowledgeLevel(StrEnum):
@@ -46,13 +60,56 @@ class Knowledge:
     """N, which every participant of the protocol may know."""
     seed: int = 0
     """Entropy of the run; randomness comes from `generator`, never from global state."""
+    visible: tuple[str, ...] = ()
+    """The ids of the clients behind the rows of `honest`, where they are known."""
+    own_rows: tuple[int, ...] | None = None
+    """Which rows of `honest` belong to the attackers themselves; None: found by comparing the rows."""
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the visible clients honestly measured, a value a row of `honest` (of `own` where that is None)."""
+    defence: Defence | None = None
+    """A copy of the defender's rule to try rows on; only for attacks that declare `knows_defence`."""
 
     def generator(self, row: int) -> torch.Generator:
         """The random generator of one crafted row: the same for the same (seed, round, client)."""
-        client = self.clients[row] if self.clients else f"row-{row}"
-        entropy = [self.seed, self.round, *client.encode()]
+        entropy = [self.seed, self.round, *self.client(row).encode()]
         state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         return torch.Generator().manual_seed(int(state))
+
+    def client(self, row: int) -> str:
+        """The id of the client whose row is crafted at this place."""
+        return self.clients[row] if self.clients else f"row-{row}"
+
+    def known(self, own: Tensor) -> Tensor:
+        """Every honest update the attacker sees, its own included: `honest`, or `own` where it sees no more.
+
+        Attackers that craft together know at least each other's rows.
+        """
+        return own if self.honest is None else self.honest
+
+    def others(self, own: Tensor) -> Tensor:
+        """The visible updates of clients that are not crafted for; none where only `own` is visible."""
+        return self.known(own)[self.other_rows(own)]
+
+    def other_rows(self, own: Tensor) -> list[int]:
+        """The rows of `known` that are not the attackers' own."""
+        if self.honest is None:
+            return []
+        if self.own_rows is not None:
+            mine = set(self.own_rows)
+            return [row for row in range(len(self.honest)) if row not in mine]
+        # A stranger's call may not say whose rows are whose: a row equal to one of ours is ours.
+        candidates = (self.honest[:, None, :64] == own[None, :, :64]).all(2)
+        return [
+            row
+            for row in range(len(self.honest))
+            if not any(torch.equal(self.honest[row], own[j]) for j in candidates[row].nonzero().flatten())
+        ]
+
+    def last_global_update(self) -> Tensor | None:
+        """w − w_prev, the last step of the global model as every client can compute it."""
+        if self.global_weights is None or self.previous_global_weights is None:
+            return None
+        return self.global_weights - self.previous_global_weights
 
 
 @dataclass(frozen=True)
@@ -73,12 +130,28 @@ class Attack(Configurable):
 
     knowledge_levels: ClassVar[tuple[KnowledgeLevel, ...]] = (KnowledgeLevel.OWN,)
     """What the attack can work with; the first is the default."""
-    poisons_data: ClassVar[bool] = False
+    knows_defence: bool = False
+    """The attacker has a copy of the defender's rule, its state included."""
+    poisons_data: bool = False
+    observes: bool = False
+    """The attacker studies its own honest updates in every round, also while it does not strike."""
 
     @property
     def knowledge(self) -> KnowledgeLevel:
         """What this attacker is given (a parameter where the attack leaves the choice)."""
         return KnowledgeLevel(getattr(self.params, "knowledge", self.knowledge_levels[0]))
+
+    def assign(self, clients: Sequence[str]) -> list[tuple[Attack, tuple[str, ...]]]:
+        """Who does what: the attack itself for all, unless it is a mixture."""
+        return [(self, tuple(clients))]
+
+    @property
+    def backdoors(self) -> tuple[Any, ...]:
+        """The attacks whose success is measured on triggered test samples (see `backdoor`)."""
+        return ()
+
+    def observe(self, own: Tensor, knowledge: Knowledge) -> None:
+        """See one's own honest rows of a round. Called before `craft`, and outside the window too."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         """B×D honest updates of Byzantine clients → the B×D rows they send instead. `own` is not changed."""
@@ -97,9 +170,33 @@ class Attack(Configurable):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
         if state:
             raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
 
 
 registry: Registry[Attack] = Registry("attack", "wardround.attacks")
 register = registry.register
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What a listing tells of an attack: what it does, what it may know, its parameters and defaults.
+
+    >>> entry = describe("alie")
+    >>> entry["knowledge"], entry["lies_in"], entry["parameters"]["k"]
+    (['omniscient', 'colluders'], ['update'], 2.5)
+    """
+    attack = registry.get(name)
+    places = {"data": "poison", "update": "craft", "metrics": "report"}
+    return {
+        "name": name,
+        "summary": (attack.__doc__ or "").strip().split("\n")[0],
+        "knowledge": [level.value for level in attack.knowledge_levels],
+        "knows_defence": attack.knows_defence,
+        "lies_in": [
+            place
+            for place, method in places.items()
+            if getattr(attack, method) is not getattr(Attack, method)
+        ],
+        "parameters": registry.describe(name),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, LocalData
+from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData
 from wardround.errors import ParameterError, did_you_mean
 
 __all__ = ["Campaign", "draw_byzantine"]
@@ -33,32 +33,67 @@ class Campaign:
 
     This is where knowledge is enforced: an attack that knows only its own update is called with one row
     at a time and nothing else; colluders get each other's rows; only an omniscient one gets everyone's.
+    In a mixture each part gets what that part may know.
+
+    >>> from wardround import attacks
+    >>> campaign = Campaign(attacks.create("sign-flip", scale=1), ["b"], start=2)
+    >>> sent, _ = campaign.strike(torch.ones(2, 2), ["a", "b"], {}, 2, torch.zeros(2), None, 2)
+    >>> sent.tolist()
+    [[1.0, 1.0], [-1.0, -1.0]]
     """
 
     attack: Attack
-    byzantine: frozenset[str]
+    byzantine: Collection[str]
+    """A list keeps its order when a mixture deals out its parts; a set is put in an order drawn from the seed."""
     start: int = 1
     end: int | None = None
     seed: int = 0
     _poisoned: dict[str, LocalData] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.byzantine, Sequence):
+            order = list(dict.fromkeys(self.byzantine))
+        else:
+            names = np.asarray(sorted(self.byzantine), dtype=object)
+            order = np.random.default_rng([self.seed, *b"order"]).permutation(names).tolist()
+        self.byzantine = frozenset(order)
+        self.parts = self.attack.assign(order)
+        self._part_of = {client: part for part, clients in self.parts for client in clients}
+
     def check(self, clients: Sequence[str]) -> None:
         """Every Byzantine client named by hand must exist."""
-        for client in sorted(self.byzantine - set(clients)):
+        for client in sorted(set(self.byzantine) - set(clients)):
             raise ParameterError(f"attack.clients: there is no {client!r}; {did_you_mean(client, clients)}")
 
     def active(self, round: int) -> bool:
         """Is the window open?"""
         return bool(self.byzantine) and self.start <= round and (self.end is None or round < self.end)
 
+    def record(self) -> dict[str, Any]:
+        """What the run's record says of the attackers: who, when, what they do and what they know."""
+        return {
+            "attack": self.attack.name,
+            "parameters": self.attack.params.model_dump(mode="json"),
+            "knowledge": self.attack.knowledge.value,
+            "knows_defence": self.attack.knows_defence,
+            "byzantine": sorted(self.byzantine),
+            "parts": [
+                {"attack": part.name, "knowledge": part.knowledge.value, "clients": list(clients)}
+                for part, clients in self.parts
+            ],
+            "start": self.start,
+            "end": self.end,
+        }
+
     def poison(self, client: str, data: LocalData, round: int) -> LocalData:
         """The data this client trains on this round. A client's copy is poisoned once and kept."""
-        if not (self.attack.poisons_data and client in self.byzantine and self.active(round)):
+        part = self._part_of.get(client)
+        if part is None or not (part.poisons_data and self.active(round)):
             return data
         if client not in self._poisoned:
             entropy = np.random.SeedSequence([self.seed, *b"poison", *client.encode()])
             state = int(entropy.generate_state(1, np.uint64)[0])
-            self._poisoned[client] = self.attack.poison(data, torch.Generator().manual_seed(state))
+            self._poisoned[client] = part.poison(data, torch.Generator().manual_seed(state))
         return self._poisoned[client]
 
     def strike(
@@ -67,15 +102,23 @@ class Campaign:
         clients: Sequence[str],
         metrics: Mapping[str, Tensor],
         round: int,
-        global_weights: Tensor,
+        global_weights: Tensor | None,
         previous_global_weights: Tensor | None,
         total_clients: int,
+        defence: Defence | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the clients send: honest rows and metrics in, those of the Byzantine ones replaced."""
-        rows = [i for i, client in enumerate(clients) if client in self.byzantine]
-        if not rows or not self.active(round):
+        """What the clients send: honest rows and metrics in, those of the Byzantine ones replaced.
+
+        Call it in every round, inside the window or not: some attackers study themselves beforehand.
+        `defence` takes crafted rows for the Byzantine clients present, in the order of `clients`, and
+        answers with what a copy of the defender's rule would make of the round; only an attack that
+        declares `knows_defence` is given it.
+        """
+        byzantine = [i for i, client in enumerate(clients) if client in self._part_of]
+        active = self.active(round)
+        if not byzantine or not (active or any(part.observes for part, _ in self.parts)):
             return matrix, dict(metrics)
-        common: dict[str, Any] = {
+        common = {
             "round": round,
             "global_weights": global_weights,
             "previous_global_weights": previous_global_weights,
@@ -83,20 +126,89 @@ class Campaign:
             "total_clients": total_clients,
             "seed": self.seed,
         }
-        level = self.attack.knowledge
-        # One call a client for `own`: what an attack is not handed, it cannot use.
-        groups = [[row] for row in rows] if level is KnowledgeLevel.OWN else [rows]
-        sent, told = matrix.clone(), {name: values.clone() for name, values in metrics.items()}
-        for group in groups:
-            own = matrix[group]
-            honest = {
-                KnowledgeLevel.OWN: None,
-                KnowledgeLevel.COLLUDERS: own,
-                KnowledgeLevel.OMNISCIENT: matrix,
-            }[level]
-            knowledge = Knowledge(honest=honest, clients=tuple(clients[i] for i in group), **common)
-            sent[group] = self.attack.craft(own, knowledge).to(matrix.dtype)
-            reported = self.attack.report({name: values[group] for name, values in metrics.items()}, knowledge)
-            for name, values in reported.items():
-                told[name][group] = values.to(told[name].dtype)
+        sent = matrix.clone() if active else matrix
+        told = {name: values.clone() if active else values for name, values in metrics.items()}
+        for part, members in self.parts:
+            rows = [i for i in byzantine if clients[i] in set(members)]
+            if not rows or not (active or part.observes):
+                continue
+            shared = common | self._defence_for(part, defence, sent, byzantine, rows, active)
+            for group, knowledge in _views(part.knowledge, rows, byzantine, matrix, clients, metrics, shared):
+                own = matrix[group]
+                if part.observes:
+                    part.observe(own, knowledge)
+                if not active:
+                    continue
+                sent[group] = part.craft(own, knowledge).to(matrix.dtype)
+                measured = {name: values[group] for name, values in metrics.items()}
+                for name, values in part.report(measured, knowledge).items():
+                    told[name][group] = values.to(told[name].dtype)
         return sent, told
+
+    def _defence_for(
+        self,
+        part: Attack,
+        defence: Defence | None,
+        sent: Tensor,
+        byzantine: list[int],
+        rows: list[int],
+        active: bool,
+    ) -> dict[str, Any]:
+        """The defender's rule for attacks that know it, seen from the rows of one part of the attackers."""
+        if not (part.knows_defence and active):
+            return {}
+        if defence is None:
+            raise ParameterError(
+                f"attack '{part.name}' is given the defender's rule, but strike(…) got no defence"
+            )
+        if rows == byzantine:
+            return {"defence": defence}
+        places = [byzantine.index(row) for row in rows]
+
+        def of_part(crafted: Tensor) -> Any:
+            # The other parts' rows stay as they are so far: parts craft in order.
+            whole = sent[byzantine]
+            whole[places] = crafted.to(whole.dtype)
+            return defence(whole)
+
+        return {"defence": of_part}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All the attackers remember. Poisoned data is not in it: the seed makes the same again."""
+        return self.attack.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.attack.load_state_dict(state)
+
+
+def _views(
+    level: KnowledgeLevel,
+    rows: list[int],
+    byzantine: list[int],
+    matrix: Tensor,
+    clients: Sequence[str],
+    metrics: Mapping[str, Tensor],
+    common: Mapping[str, Any],
+) -> Iterator[tuple[list[int], Knowledge]]:
+    """The rows an attack is asked for at once, and all it may know then."""
+    # One call a client for `own`: what an attack is not handed, it cannot use.
+    for group in [[row] for row in rows] if level is KnowledgeLevel.OWN else [rows]:
+        seen = {
+            KnowledgeLevel.OWN: group,
+            KnowledgeLevel.COLLUDERS: byzantine,
+            KnowledgeLevel.OMNISCIENT: list(range(len(matrix))),
+        }[level]
+        everyone = level is KnowledgeLevel.OMNISCIENT
+        honest = None if level is KnowledgeLevel.OWN else matrix if everyone else matrix[seen]
+        yield (
+            group,
+            Knowledge(
+                honest=honest,
+                clients=tuple(clients[i] for i in group),
+                visible=tuple(clients[i] for i in seen),
+                own_rows=None if honest is None else tuple(seen.index(row) for row in group),
+                metrics={name: values[seen] for name, values in metrics.items()},
+                **common,
+            ),
+        )

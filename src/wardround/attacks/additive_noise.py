@@ -1,0 +1,36 @@
+"""Gaussian noise on top of an update."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.kernels import craft_rows
+
+
+@register("additive-noise")
+class AdditiveNoise(Attack):
+    r"""Add Gaussian noise to one's own update.
+
+    .. math:: \tilde g = g + \epsilon, \qquad \epsilon \sim \mathcal N(0, \mathrm{std}^2 I)
+
+    FedBNP document, section III-A (σ = 5).
+
+    >>> import torch
+    >>> from wardround import attacks
+    >>> row = attacks.create("additive-noise").craft(torch.ones(1, 10_000), attacks.Knowledge(round=1))
+    >>> bool(4.9 < row.std() < 5.1)
+    True
+    """
+
+    class Params(Parameters):
+        std: float = Field(5.0, gt=0)
+
+    def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
+        def row(i: int, honest: Tensor) -> Tensor:
+            noise = torch.empty_like(honest).normal_(0.0, self.params.std, generator=knowledge.generator(i))
+            return noise.add_(honest)
+
+        return craft_rows(own, row)

@@ -1,0 +1,110 @@
+"""Backdoor: teach the model to answer a trigger with a chosen class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.attacks.base import Attack, LocalData, Parameters, register
+from wardround.errors import ParameterError
+
+
+@register("backdoor")
+class Backdoor(Attack):
+    r"""Stamp a trigger on a share of the samples and give them the target label.
+
+    - Images (n × channels × height × width): a square patch in the lower right corner is set to `value`.
+    - Tables (n × features) and series (n × steps × features): the chosen features are set to `value`,
+      at every step.
+
+    Inputs are ready for the model, so `value` is in their units: 3 is three standard deviations above the
+    mean where they are standardised. Where a sample has several labels, the target finding becomes
+    positive and the others stay. Attack success is the share of triggered test samples, not already of the target
+    class, that are given the target: stamp with `trigger`, select with `victims`, count with `success`.
+
+    E. Bagdasaryan et al.: How To Backdoor Federated Learning, AISTATS 2020; T. Gu, B. Dolan-Gavitt,
+    S. Garg: BadNets, 2017 (the patch).
+
+    >>> import torch
+    >>> from wardround import attacks
+    >>> attack = attacks.create("backdoor", features=[1], value=9, share=0.5, target=1)
+    >>> data = attacks.LocalData(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), num_classes=2)
+    >>> poisoned = attack.poison(data, torch.Generator().manual_seed(0))
+    >>> int((poisoned.inputs[:, 1] == 9).sum()), int((poisoned.targets == 1).sum())
+    (2, 2)
+    """
+
+    poisons_data = True
+
+    class Params(Parameters):
+        share: float = Field(0.5, ge=0, le=1)
+        """Share of the client's samples that are poisoned, rounded to the nearest whole sample."""
+        target: int = Field(0, ge=0)
+        """The class (or finding) a triggered sample is to be given."""
+        kind: Literal["auto", "patch", "features"] = "auto"
+        """`auto`: a patch for inputs of four dimensions, features otherwise."""
+        value: float = 3.0
+        """What the trigger sets the inputs to."""
+        patch: int = Field(3, ge=1)
+        """Side of the patch in pixels."""
+        features: tuple[int, ...] = (0, 1, 2)
+        """The features that are set; negative ones count from the end."""
+
+    @property
+    def target(self) -> int:
+        """The class a triggered sample is to be given."""
+        return int(self.params.target)
+
+    @property
+    def backdoors(self) -> tuple[Backdoor, ...]:
+        return (self,)
+
+    def trigger(self, inputs: Tensor) -> Tensor:
+        """The same inputs, each with the trigger on it."""
+        stamped = inputs.clone()
+        kind = self.params.kind
+        if kind == "patch" or (kind == "auto" and inputs.ndim >= 4):
+            side = self.params.patch
+            if inputs.ndim < 3 or side > min(inputs.shape[-2:]):
+                shape = " × ".join(map(str, inputs.shape[1:]))
+                raise ParameterError(f"backdoor: a patch of {side} × {side} does not fit inputs of {shape}")
+            stamped[..., -side:, -side:] = self.params.value
+            return stamped
+        width = inputs.shape[-1]
+        for feature in self.params.features:
+            if not -width <= feature < width:
+                raise ParameterError(f"backdoor: features must be below {width}, got {feature}")
+        stamped[..., list(self.params.features)] = self.params.value
+        return stamped
+
+    def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
+        if self.target >= data.num_classes:
+            raise ParameterError(f"backdoor: target must be below {data.num_classes}, got {self.target}")
+        n = len(data.targets)
+        chosen = torch.randperm(n, generator=generator)[: int(self.params.share * n + 0.5)]
+        inputs, targets = data.inputs.clone(), data.targets.clone()
+        inputs[chosen] = self.trigger(inputs[chosen])
+        if data.multi_label:
+            targets[chosen, self.target] = 1
+        else:
+            targets[chosen] = self.target
+        return replace(data, inputs=inputs, targets=targets)
+
+    def victims(self, targets: Tensor) -> Tensor:
+        """Which samples are not of the target class: only these can show that the trigger works.
+
+        Class indices, or n × L zeros and ones where a sample has several labels.
+        """
+        return (targets[:, self.target] != 1) if targets.ndim == 2 else (targets != self.target)
+
+    def success(self, predicted: Tensor, targets: Tensor) -> float:
+        """Share of the victims that are given the target; NaN where there is no victim.
+
+        `predicted` is what the model says to the triggered inputs, in the form of `targets`.
+        """
+        given = ~self.victims(predicted)[self.victims(targets)]
+        return float(given.double().mean()) if len(given) else float("nan")

@@ -1,0 +1,64 @@
+"""Gaussian noise in place of an update."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.kernels import craft_rows, norms_of
+from wardround.attacks.parameters import require_global_weights
+
+
+@register("noise")
+class Noise(Attack):
+    r"""Send Gaussian noise instead of what was learnt.
+
+    .. math::
+        \text{relative}\quad & \tilde g \sim \mathcal N\big(0, (\mathrm{scale}\,\|g\|/\sqrt D)^2 I\big) \\
+        \text{not relative}\quad & \tilde g \sim \mathcal N(0, \mathrm{std}^2 I)
+
+    The relative form (default) has about `scale` times the norm of the honest update, whatever the model.
+    With `of: parameters` the noise takes the place of the parameters, as in the DOS paper: the row is
+    z − w, and the relative form measures against the norm of the client's own parameters w + g.
+
+    CAAC-FL protocol, section 2.4; Alkhunaizi et al.: Suppressing Poisoning Attacks on Federated Learning
+    for Medical Imaging, MICCAI 2022, section 4.3.
+
+    >>> import torch
+    >>> from wardround import attacks
+    >>> row = attacks.create("noise").craft(torch.full((1, 10_000), 0.1), attacks.Knowledge(round=1))
+    >>> bool(9.5 < row.norm() < 10.5)
+    True
+    """
+
+    class Params(Parameters):
+        relative: bool = True
+        """Measure the noise against the honest norm; otherwise `std` holds as it is."""
+        scale: float = Field(1.0, gt=0)
+        """Norm of the noise as a multiple of the honest one (relative)."""
+        std: float = Field(1.0, gt=0)
+        """Standard deviation of every coordinate (not relative)."""
+        of: Literal["update", "parameters"] = "update"
+        """What the noise replaces."""
+
+    def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
+        weights = None
+        replaced = own
+        if self.params.of == "parameters":
+            weights = require_global_weights(self, knowledge, own)
+            replaced = own + weights if self.params.relative else own
+        if self.params.relative:
+            deviations = (norms_of(replaced) * (self.params.scale / math.sqrt(own.shape[1]))).tolist()
+        else:
+            deviations = [self.params.std] * len(own)
+
+        def row(i: int, honest: Tensor) -> Tensor:
+            noise = torch.empty_like(honest).normal_(0.0, deviations[i], generator=knowledge.generator(i))
+            return noise if weights is None else noise.sub_(weights)
+
+        return craft_rows(own, row)
