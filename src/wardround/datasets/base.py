@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.errors import DataError
 from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
 
 __all__ = [
-    "Dataset", "DatasetSource", "Parameters", "Split", "Task", "register", "registry", "split_units",
+    "Dataset", "DatasetSource", "MappedRows", "Parameters", "Split", "Task", "check_classes", "register",
+    "registry", "split_samples", "split_units",
 ]  # fmt: skip
 
 
@@ -27,12 +29,44 @@ class Task(StrEnum):
     MULTILABEL = "multi-label"
 
 
+class MappedRows:
+    """Some rows of a tensor that may be larger than memory; reads like the tensor of these rows.
+
+    Only what is asked for is copied out of the (memory-mapped) tensor behind it.
+
+    >>> rows = MappedRows(torch.arange(10) * 10, torch.tensor([7, 2, 5]))
+    >>> len(rows), rows[1], rows[torch.tensor([2, 0])], [part.tolist() for part in rows.split(2)]
+    (3, tensor(20), tensor([50, 70]), [[70, 20], [50]])
+    """
+
+    def __init__(self, stored: Tensor, rows: Tensor) -> None:
+        self.stored, self.rows = stored, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.stored[self.rows[index]]
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """Batch after batch, each read when its turn comes."""
+        return (self.stored[rows] for rows in self.rows.split(size))
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.rows), *self.stored.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.stored.dtype
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """Samples as they are stored: tables as float32, images as uint8 (possibly memory-mapped)."""
 
     inputs: Tensor
-    """n × …"""
+    """n × …; of a prepared image dataset a `MappedRows`, which is indexed and split like a tensor."""
     targets: Tensor
     """Class indices (int64, n), or n × L float zeros and ones for a multi-label task."""
     groups: Sequence[str] | None = None
@@ -57,6 +91,9 @@ class Dataset:
     """Stored batch → model input (normalisation of images); None: stored samples are model input."""
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     """Random change of a batch of model input, in training only."""
+    drift: Callable[[Tensor, str, int], Tensor] | None = None
+    """(stored samples of a client, the client, round) → the samples as they are in that round: a case mix
+    that moves benignly. In training only; None: nothing moves."""
     feature_names: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     """Numbers worth telling: cohort sizes, coverage, what was dropped."""
@@ -85,6 +122,8 @@ class DatasetSource(Configurable):
     licence: ClassVar[str] = ""
     origin: ClassVar[str] = ""
     """Where a person gets it."""
+    layout: ClassVar[str] = ""
+    """The raw files as they are expected, in one line; empty where none are needed."""
 
     def load(self, seed: int) -> Dataset:
         """The dataset split 70/10/20 by patient (or lesion, or subject) with this seed."""
@@ -96,12 +135,12 @@ register = registry.register
 
 
 def split_units(
-    units: Sequence[Any], seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    units: Sequence[Any] | np.ndarray, seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row indices of train, validation and test, such that no unit (patient, lesion) is in two of them.
 
     >>> train, validation, test = split_units(["a", "a", "b", "c", "d"], seed=0, shares=(0.5, 0.25, 0.25))
-    >>> sorted([*train, *validation, *test])
+    >>> sorted(np.concatenate([train, validation, test]).tolist())
     [0, 1, 2, 3, 4]
     """
     _, unit_of_row = np.unique(np.asarray(units), return_inverse=True)
@@ -111,5 +150,35 @@ def split_units(
     part_of_unit = np.empty(count, dtype=int)
     for part, chosen in enumerate(np.split(order, [first, second])):
         part_of_unit[chosen] = part
-    part = part_of_unit[unit_of_row]
-    return tuple(np.flatnonzero(part == p) for p in range(3))  # type: ignore[return-value]
+    part_of_row = part_of_unit[unit_of_row]
+    return tuple(np.flatnonzero(part_of_row == p) for p in range(3))  # type: ignore[return-value]
+
+
+def split_samples(
+    inputs: Tensor,
+    targets: Tensor,
+    units: Sequence[Any] | np.ndarray,
+    seed: int,
+    groups: Sequence[str] | np.ndarray | None = None,
+) -> tuple[Split, Split, Split]:
+    """Train, validation and test by `split_units`."""
+    named = None if groups is None else np.asarray(groups, dtype=object)
+    parts = split_units(units, seed)
+    train, validation, test = (
+        Split(inputs[rows], targets[rows], None if named is None else tuple(named[rows])) for rows in parts
+    )
+    return train, validation, test
+
+
+def check_classes(dataset: Dataset) -> Dataset:
+    """The dataset itself, if every class of a binary or multi-class task occurs in training."""
+    if dataset.task is not Task.MULTILABEL:
+        counts = np.bincount(dataset.train.targets.numpy(), minlength=len(dataset.class_names))
+        missing = [name for name, count in zip(dataset.class_names, counts, strict=True) if not count]
+        if missing:
+            raise DataError(
+                f"dataset '{dataset.name}': no training sample of {', '.join(map(repr, missing))} among "
+                f"{len(dataset.train)}; every class must occur in training: bring more samples of it, "
+                "leave the class out, or split with another seed"
+            )
+    return dataset

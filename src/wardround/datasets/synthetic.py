@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
+from torch import Tensor
 
-from wardround.datasets.base import Dataset, DatasetSource, Parameters, Split, Task, register, split_units
+from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register, split_samples
 from wardround.randomness import numpy_generator
+
+
+class Drift(Parameters):
+    """How the case mix of some clients moves."""
+
+    clients: tuple[str, ...] = Field(min_length=1)
+    """Their names, as the partition gives them: hospital-00, …"""
+    size: float = Field(1.0, ge=0)
+    """How far they end up, in standard deviations of the noise."""
+    start: int = Field(1, ge=1)
+    """The last round in which nothing has moved yet."""
+    ramp: int = Field(50, ge=1)
+    """Rounds from there until the full distance."""
 
 
 @register("synthetic")
@@ -17,6 +31,11 @@ class Synthetic(DatasetSource):
     Labels are drawn first; a sample is :math:`x = (2y-1)\,m\,s/2 + \varepsilon` with a random direction s over
     the informative features, separation m and standard normal noise, passed through a mild nonlinearity so
     that a linear model is not the end of it.
+
+    With `drift` the patients of chosen clients change slowly over the rounds t, and benignly: they move by
+    :math:`a(t)\,v_k` with :math:`a(t) = \mathrm{size} \cdot \mathrm{clip}((t-\mathrm{start})/\mathrm{ramp}, 0, 1)`
+    along a unit direction :math:`v_k` of the client's own, at right angles to s, so that what tells the
+    classes apart stays as it is.
 
     >>> from wardround import datasets
     >>> datasets.create("synthetic", samples=100, features=5).load(seed=1).input_shape
@@ -35,6 +54,13 @@ class Synthetic(DatasetSource):
         """How many features carry the label (at most `features`)."""
         positives: float = Field(0.3, gt=0, lt=1)
         separation: float = Field(1.5, ge=0)
+        drift: Drift | None = None
+
+        @model_validator(mode="after")
+        def _room_to_drift(self) -> Synthetic.Params:
+            if self.drift is not None and self.features < 2:
+                raise ValueError(f"drift needs at least 2 features, got features={self.features}")
+            return self
 
     def load(self, seed: int) -> Dataset:
         p = self.params
@@ -48,7 +74,27 @@ class Synthetic(DatasetSource):
         inputs += np.outer((2 * labels - 1) * p.separation / 2, direction)
         inputs += 0.3 * np.sin(2 * inputs)
         features, targets = torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels)
-        parts = split_units(np.arange(p.samples), seed)
-        splits = [Split(features[rows], targets[rows]) for rows in parts]
+        splits = split_samples(features, targets, np.arange(p.samples), seed)
         names = tuple(f"x{i}" for i in range(p.features))
-        return Dataset(self.name, self.task, ("negative", "positive"), *splits, feature_names=names)
+        drift = None if p.drift is None else _Drifting(p.drift, direction, seed)
+        return Dataset(
+            self.name, self.task, ("negative", "positive"), *splits, drift=drift, feature_names=names
+        )
+
+
+class _Drifting:
+    """Moves the samples of the chosen clients; see `Synthetic`."""
+
+    def __init__(self, drift: Drift, direction: np.ndarray, seed: int) -> None:
+        self.drift, self.direction, self.seed = drift, direction, seed
+
+    def __call__(self, samples: Tensor, client: str, round: int) -> Tensor:
+        moved = min(max((round - self.drift.start) / self.drift.ramp, 0.0), 1.0)
+        if client not in self.drift.clients or moved == 0:
+            return samples
+        return samples + (self.drift.size * moved) * self._way(client)
+
+    def _way(self, client: str) -> Tensor:
+        way = numpy_generator(self.seed, "drift", client).standard_normal(len(self.direction))
+        way -= (way @ self.direction) * self.direction
+        return torch.from_numpy((way / np.linalg.norm(way)).astype(np.float32))
