@@ -10,7 +10,9 @@ from torch import nn
 from wardround.models.base import ModelSpec, Parameters, register
 
 
-def dense(input_shape: tuple[int, ...], widths: tuple[int, ...], outputs: int, dropout: float) -> nn.Sequential:
+def dense(
+    input_shape: tuple[int, ...], widths: tuple[int, ...], outputs: int, dropout: float
+) -> nn.Sequential:
     """Linear → ReLU (→ Dropout) for each width, then a linear layer of logits."""
     layers: list[nn.Module] = [nn.Flatten()] if len(input_shape) > 1 else []
     size = math.prod(input_shape)

@@ -1,0 +1,108 @@
+"""Networks for images: what they ask of a shape, and the two that papers describe layer by layer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from wardround.errors import ConfigError
+from wardround.models.base import ModelSpec, Parameters, register
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def image_shape(model: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """(channels, height, width), if samples are images that are large enough for the model."""
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"model '{model}' wants images (channels × height × width), the dataset's samples have shape "
+            f"{' × '.join(map(str, input_shape))}"
+        )
+    channels, height, width = input_shape
+    if min(height, width) < smallest:
+        raise ConfigError(
+            f"model '{model}' wants images of at least {smallest} × {smallest} pixels, the dataset's have "
+            f"{height} × {width}"
+        )
+    return channels, height, width
+
+
+@register("medical-cnn")
+class MedicalCnn(ModelSpec):
+    """Four unpadded 3×3 convolutions with BatchNorm, pooled to 4×4, and two dense layers with dropout.
+
+    conv(C,32) BN ReLU · conv(32,64) BN ReLU maxpool · conv(64,128) BN ReLU · conv(128,256) BN ReLU maxpool ·
+    average pool 4×4 · dropout ½ · dense(4096,128) ReLU · dropout 0.3 · dense(128, outputs).
+
+    913,732 parameters for one channel and four classes (its description says about 1.2 million; the layers
+    it lists do not add up to that).
+
+    >>> from wardround import models
+    >>> sum(p.numel() for p in models.create("medical-cnn").build((1, 224, 224), outputs=4).parameters())
+    913732
+    """
+
+    summary = "4 convolutions with BatchNorm, 2 dense layers with dropout"
+
+    class Params(Parameters):
+        dropout: tuple[Share, Share] = (0.5, 0.3)
+        """Before the first and before the second dense layer."""
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        channels, _, _ = image_shape(self.name, input_shape, smallest=16)
+
+        def block(before: int, after: int) -> list[nn.Module]:
+            return [nn.Conv2d(before, after, 3), nn.BatchNorm2d(after), nn.ReLU()]
+
+        first, second = self.params.dropout
+        return nn.Sequential(
+            *block(channels, 32),
+            *block(32, 64),
+            nn.MaxPool2d(2),
+            *block(64, 128),
+            *block(128, 256),
+            nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Dropout(first),
+            nn.Linear(256 * 16, 128),
+            nn.ReLU(),
+            nn.Dropout(second),
+            nn.Linear(128, outputs),
+        )
+
+
+@register("dos-cnn")
+class DosCnn(ModelSpec):
+    """Two 5×5 convolutions (6 and 16 channels), each pooled by 2, and dense layers of 120 and 84.
+
+    The network of Alkhunaizi et al., "Suppressing poisoning attacks on federated learning for medical
+    imaging", MICCAI 2022, for HAM10000.
+
+    >>> from wardround import models
+    >>> sum(p.numel() for p in models.create("dos-cnn").build((3, 128, 128), outputs=7).parameters())
+    1628471
+    """
+
+    summary = "2 convolutions, 3 dense layers"
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        channels, height, width = image_shape(self.name, input_shape, smallest=16)
+        body = nn.Sequential(
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(),
+        )  # fmt: skip
+        with torch.no_grad():
+            width_of_body = body(torch.zeros(1, channels, height, width)).shape[1]
+        return nn.Sequential(
+            *body,
+            nn.Linear(width_of_body, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, outputs),
+        )
