@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, Self
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wardround.randomness import numpy_generator
 from wardround.registry import Parameters
+from wardround.training.order import shuffled
 
 __all__ = [
     "ClientData",
@@ -23,8 +25,10 @@ __all__ = [
     "Trainer",
     "TrainingParams",
     "batches",
+    "empty_matrix",
     "has_batch_norm",
     "learning_rate",
+    "one_thread",
 ]
 
 
@@ -72,6 +76,14 @@ class ClientData:
     targets: Tensor
     """One a row of this client."""
 
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.targets):
+            raise ValueError(
+                f"a client's {len(self.rows)} rows need as many targets, got {len(self.targets)}"
+            )
+        if not len(self.rows):
+            raise ValueError("a client without samples cannot train")
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -86,6 +98,12 @@ class ClientTask:
     """Decides batch order, dropout and augmentation of this client in this round."""
     weights: Tensor | None = None
     """Where this client starts, if not at the global weights (local BatchNorm)."""
+    transform: Callable[[Tensor], Tensor] | None = None
+    """Changes a batch of model input in this round, before augmentation (drift of this client's case mix).
+
+    It treats every sample by itself, so that an engine may apply it to a batch or to all samples at once;
+    a plain function or `functools.partial` of one, so that it can travel to a worker process.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +117,26 @@ class Trained:
 
 
 class Trainer(Protocol):
-    """An engine."""
+    """An engine. Members inherit from this class, and so have a `close` that does nothing."""
 
     engine: ClassVar[str]
+    """Its name in the record."""
 
-    def train(self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float) -> Trained:
+    def train(
+        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+    ) -> Trained:
         """Train every client from the global weights (or its own start)."""
         ...
+
+    def close(self) -> None:
+        """Give back what the engine holds (worker processes); it can still train afterwards."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -135,8 +166,7 @@ def batches(task: ClientTask, batch_size: int, epochs: int, smallest: int = 1) -
     """
     n = len(task.data)
     for epoch in range(epochs):
-        order = torch.from_numpy(numpy_generator(task.seed, "order", epoch).permutation(n))
-        for batch in order.split(batch_size):
+        for batch in torch.from_numpy(shuffled(task.seed, epoch, n)).split(batch_size):
             if len(batch) >= smallest or n < smallest:
                 yield batch
 
@@ -144,3 +174,30 @@ def batches(task: ClientTask, batch_size: int, epochs: int, smallest: int = 1) -
 def has_batch_norm(module: nn.Module) -> bool:
     """Does the network normalise over the batch?"""
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+
+
+def empty_matrix(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A matrix for results, not yet filled.
+
+    On the CPU numpy makes it: it asks the system for large pages, and a big matrix of small pages takes as
+    long to come by as to fill.
+    """
+    if device.type != "cpu":
+        return torch.empty(rows, columns, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty((rows, columns), dtype=str(dtype).removeprefix("torch.")))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch inside: sums then add up in the same order on every machine.
+
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -13,6 +13,7 @@ from wardround.training.base import (
     ClientTask,
     Objective,
     Trained,
+    Trainer,
     TrainingParams,
     batches,
     has_batch_norm,
@@ -22,7 +23,7 @@ from wardround.updates import Layout
 __all__ = ["SequentialTrainer"]
 
 
-class SequentialTrainer:
+class SequentialTrainer(Trainer):
     """Trains clients one by one in a single network whose weights are laid in anew for each."""
 
     engine: ClassVar[str] = "sequential"
@@ -33,7 +34,9 @@ class SequentialTrainer:
         self.tensors = model.state_dict()  # views of the network's own memory
         self.smallest_batch = 2 if has_batch_norm(model) else 1
 
-    def train(self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float) -> Trained:
+    def train(
+        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+    ) -> Trained:
         matrix = torch.empty(len(tasks), self.layout.size)
         losses = torch.empty(len(tasks), dtype=torch.float64)
         for row, task in enumerate(tasks):

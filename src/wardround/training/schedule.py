@@ -1,0 +1,98 @@
+"""Which samples meet in which step, when clients of unequal sizes train side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Schedule", "Step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The first `clients` of the group take a batch of at most `width` samples each."""
+
+    clients: int
+    width: int
+    first: int
+    """The first of its clients × width slots."""
+    batch: int
+    """The first of its `clients` batches."""
+
+    @property
+    def last(self) -> int:
+        """One past the last slot."""
+        return self.first + self.clients * self.width
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """All steps of a group of clients. A slot is a place for a sample in a step: client by client, row by row.
+
+    Clients stand in the order of falling size, so those that still have a batch are the first ones: nobody
+    waits, and nothing is computed for a client that is done. Only within a step are batches brought to the
+    length of the longest: a spare slot repeats the first sample of its own batch, with no weight.
+
+    >>> schedule = Schedule.of(np.array([5, 3]), batch_size=2, epochs=1)
+    >>> [(step.clients, step.width) for step in schedule.steps]
+    [(2, 2), (2, 2), (1, 1)]
+    >>> schedule.position.tolist()  # 0–4 the first client's samples in its order, 5–7 the second's
+    [0, 1, 5, 6, 2, 3, 7, 7, 4]
+    >>> schedule.weight.tolist()
+    [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 0.0, 1.0]
+    """
+
+    steps: list[Step]
+    position: np.ndarray
+    """Slot → position in the orders of the clients laid end to end, epoch after epoch."""
+    weight: np.ndarray
+    """Slot → 1 / its batch's size; 0 for a spare slot."""
+    client: np.ndarray
+    """Slot → client."""
+    batch_sizes: np.ndarray
+    """Samples of each (step, client)."""
+
+    @classmethod
+    def of(cls, sizes: np.ndarray, batch_size: int, epochs: int) -> Schedule:
+        """The schedule for clients of these sizes, which fall."""
+        batches = -(-sizes // batch_size)
+        totals = batches * epochs
+        # How many clients take part in step s: those whose total is above s. Totals fall, so this is a prefix.
+        active = np.searchsorted(-totals, -np.arange(totals[0]), side="left")
+        step_of = np.repeat(np.arange(len(active)), active)
+        starts = np.cumsum(active) - active
+        client_of = np.arange(len(step_of)) - starts[step_of]
+        epoch, batch = np.divmod(step_of, batches[client_of])
+        taken = np.minimum(batch_size, sizes[client_of] - batch * batch_size)
+        width = np.maximum.reduceat(taken, starts)
+        offsets = np.cumsum(sizes) - sizes
+        origin = epoch * sizes.sum() + offsets[client_of] + batch * batch_size
+
+        slots = width[step_of]
+        pair = np.repeat(np.arange(len(step_of)), slots)
+        within = np.arange(len(pair)) - np.repeat(np.cumsum(slots) - slots, slots)
+        real = within < taken[pair]
+        first = np.cumsum(active * width) - active * width
+        return cls(
+            [
+                Step(*step)
+                for step in zip(active.tolist(), width.tolist(), first.tolist(), starts.tolist(), strict=True)
+            ],
+            origin[pair] + np.where(real, within, 0),
+            real / taken[pair],
+            client_of[pair],
+            taken,
+        )
+
+    def windows(self, slots: int) -> Iterator[list[Step]]:
+        """The steps in runs of about `slots` slots, so that a run's samples fit into the cache."""
+        run: list[Step] = []
+        for step in self.steps:
+            if run and step.last - run[0].first > slots:
+                yield run
+                run = []
+            run.append(step)
+        if run:
+            yield run

@@ -1,0 +1,233 @@
+"""All clients at once, for networks of dense layers.
+
+The weights of a group of clients are the rows of one buffer a layer; a step is a batched matrix product
+over the clients that still have a batch. Forward, backward and optimiser are written out: for networks
+this small, autograd costs several times the mathematics.
+
+For a layer with input h (with a column of ones for the bias), weights W and pre-activation z = h Wᵀ:
+
+    ∂L/∂W = (∂L/∂z)ᵀ h,    ∂L/∂h = (∂L/∂z) W,    ∂L/∂z = ∂L/∂h ⊙ mask ⊙ [z > 0]
+
+and at the logits ∂L/∂z = (σ(z) − y) / size of the batch, σ the sigmoid or the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wardround.randomness import torch_generator
+from wardround.training.base import (
+    ClientTask,
+    Objective,
+    Trained,
+    Trainer,
+    TrainingParams,
+    empty_matrix,
+    one_thread,
+)
+from wardround.training.dense import DenseStack
+from wardround.training.order import shuffled_all
+from wardround.training.prepared import PreparedInputs
+from wardround.training.schedule import Schedule, Step
+from wardround.training.workspace import StepViews, Workspace
+
+__all__ = ["VectorizedTrainer"]
+
+GROUP_WEIGHTS = 400_000
+"""Weights of the clients that train together: few enough for the cache with their gradients and moments,
+many enough that what a group costs beside arithmetic does not count. The same on every machine, so that the
+results are."""
+WINDOW_VALUES = 250_000
+"""Input values laid out for the coming steps."""
+
+
+class VectorizedTrainer(Trainer):
+    """Trains clients in groups of similar size, every group in one go."""
+
+    engine: ClassVar[str] = "vectorized"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        params: TrainingParams,
+        device: torch.device | None = None,
+    ) -> None:
+        self.stack = DenseStack.of(model)
+        self.objective, self.params = objective, params
+        self.device = device or torch.device("cpu")
+        self.group_size = max(1, GROUP_WEIGHTS // self.stack.size)
+        self.prepared = PreparedInputs(objective.prepare, self.stack.dtype, self.device)
+        self.workspace: Workspace | None = None
+
+    def train(
+        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+    ) -> Trained:
+        matrix = empty_matrix(len(tasks), self.stack.size, self.stack.dtype, self.device)
+        losses = torch.empty(len(tasks), dtype=torch.float64, device=self.device)
+        start = global_weights.detach().to(self.device, self.stack.dtype)
+        sizes = np.array([task.data.rows.shape[0] for task in tasks], dtype=np.int64)
+        by_size = np.argsort(-sizes, kind="stable")
+        with one_thread(), torch.no_grad():
+            for first in range(0, len(by_size), self.group_size):
+                members = by_size[first : first + self.group_size]
+                group = _Group(self, start, [tasks[i] for i in members], sizes[members], lr, prox_mu)
+                rows = torch.from_numpy(members).to(self.device)
+                matrix.index_copy_(0, rows, group.updates)
+                losses.index_copy_(0, rows, group.losses)
+        return Trained(matrix.to(global_weights.device), losses.to(global_weights.device))
+
+    def close(self) -> None:
+        """Forget prepared data and buffers."""
+        self.prepared.clear()
+        self.workspace = None
+
+    def workspace_for(self, clients: int) -> Workspace:
+        """Buffers for so many clients, kept from round to round."""
+        if self.workspace is None or self.workspace.clients < clients:
+            self.workspace = Workspace(self.stack, self.params, clients, self.device)
+        return self.workspace
+
+
+class _Group:
+    """One group of clients, largest first, trained from beginning to end."""
+
+    def __init__(
+        self,
+        trainer: VectorizedTrainer,
+        start: Tensor,
+        tasks: list[ClientTask],
+        sizes: np.ndarray,
+        lr: float,
+        prox_mu: float,
+    ) -> None:
+        self.tasks, self.stack, self.objective = tasks, trainer.stack, trainer.objective
+        self.params, self.device, self.prox_mu = trainer.params, trainer.device, prox_mu
+        self.work = trainer.workspace_for(min(trainer.group_size, max(len(tasks), 1)))
+        self.sizes = sizes
+        self.schedule = Schedule.of(self.sizes, self.params.batch_size, self.params.epochs)
+        self.samples = trainer.prepared.of(tasks)
+        self.targets = self._targets()
+        self.masks = (
+            [torch_generator(task.seed, "dropout") for task in tasks] if self.stack.has_dropout else []
+        )
+        self.augmentation = (
+            [torch_generator(task.seed, "augment") for task in tasks] if self.objective.augment else []
+        )
+        # Clients that make a single step from the same weights need no weights of their own.
+        self.shared = len(self.schedule.steps) == 1 and all(task.weights is None for task in tasks)
+        if self.shared:
+            self.work.share(start)
+            self.losses = self._run()
+            self.updates = self.work.scaled_gradients(len(tasks), -lr)
+        else:
+            begin = self._starts(start)
+            self.work.load(begin, lr, keep_start=prox_mu > 0)
+            self.losses = self._run()
+            self.updates = self.work.updates(begin)
+
+    def _starts(self, start: Tensor) -> Tensor:
+        """Where each client begins: the global weights, or its own."""
+        if all(task.weights is None for task in self.tasks):
+            return start.expand(len(self.tasks), -1)
+        rows = [start if task.weights is None else task.weights.detach() for task in self.tasks]
+        return torch.stack([row.to(self.device, self.stack.dtype) for row in rows])
+
+    def _targets(self) -> Tensor:
+        """One row a sample: zeros and ones."""
+        targets = torch.cat([task.data.targets for task in self.tasks]).to(self.device)
+        outputs = self.stack.stages[-1].outputs
+        if self.objective.multi_class:
+            return functional.one_hot(targets.long(), outputs).to(self.stack.dtype)
+        return targets.to(self.stack.dtype).view(-1, outputs)
+
+    def _run(self) -> Tensor:
+        """All steps; the mean loss of each client."""
+        seeds = [task.seed for task in self.tasks]
+        orders = [shuffled_all(seeds, self.sizes, epoch) for epoch in range(self.params.epochs)]
+        order = orders[0] if len(orders) == 1 else np.concatenate(orders)
+        sample = torch.from_numpy(order[self.schedule.position]).to(self.device)
+        weight = torch.from_numpy(self.schedule.weight).to(self.device, self.stack.dtype)
+        client = torch.from_numpy(self.schedule.client).to(self.device)
+        outputs = self.stack.stages[-1].outputs
+        scale = weight[:, None] if self.objective.multi_class else weight[:, None] / outputs
+        total = torch.zeros(len(self.tasks), dtype=torch.float64, device=self.device)
+        for steps in self.schedule.windows(WINDOW_VALUES // self.samples.width):
+            window = slice(steps[0].first, steps[-1].last)
+            slots = window.stop - window.start
+            inputs = self.work.table("inputs", slots, self.samples.width)
+            targets = self.work.table("targets", slots, outputs)
+            logits = self.work.table("logits", slots, outputs)
+            self.samples.take(sample[window], inputs)
+            torch.index_select(self.targets, 0, sample[window], out=targets)
+            if self.augmentation:
+                self._augment(steps, inputs)
+            for step in steps:
+                part = slice(step.first - window.start, step.last - window.start)
+                all_of_step = slice(step.first, step.last)
+                self._step(step, inputs[part], targets[part], scale[all_of_step], logits[part])
+            total.index_add_(0, client[window], self._losses(logits, targets) * (weight[window] > 0))
+        seen = torch.from_numpy(self.sizes * self.params.epochs).to(self.device)
+        return total / seen
+
+    def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of every slot."""
+        if self.objective.multi_class:
+            return -(functional.log_softmax(logits, 1) * targets).sum(1).double()
+        return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").double().mean(1)
+
+    def _augment(self, steps: list[Step], inputs: Tensor) -> None:
+        """Augment batch by batch, each client with its own generator, as if it trained alone."""
+        assert self.objective.augment is not None
+        origin = steps[0].first
+        for step in steps:
+            for client in range(step.clients):
+                first = step.first - origin + client * step.width
+                size = int(self.schedule.batch_sizes[step.batch + client])
+                batch = self.samples.as_input(inputs[first : first + size])
+                changed = self.objective.augment(batch, self.augmentation[client])
+                self.samples.put(changed, inputs[first : first + size])
+
+    def _step(self, step: Step, inputs: Tensor, targets: Tensor, scale: Tensor, logits: Tensor) -> None:
+        """Forward, backward and one step of the optimiser for the first clients of the group."""
+        views = self.work.views(step.clients, step.width)
+        if self.masks:
+            self._draw_masks(step, views, inputs)
+        shape = (step.clients, step.width, -1)
+        views.forward(inputs.view(shape), logits.view(shape), self.shared)
+        delta = torch.softmax(logits, 1) if self.objective.multi_class else torch.sigmoid(logits)
+        delta.sub_(targets).mul_(scale)
+        views.backward(delta.view(shape), self.shared)
+        if self.shared:
+            self.work.optimizer.only_step(views.optimizer, self.work.shared)
+            return
+        if self.prox_mu:
+            views.pull_to_start(self.prox_mu)
+        self.work.optimizer.step(views.optimizer)
+
+    def _draw_masks(self, step: Step, views: StepViews, inputs: Tensor) -> None:
+        """Every client's masks from its own generator, layer after layer, as `nn.Dropout` would draw them."""
+        sizes = self.schedule.batch_sizes[step.batch : step.batch + step.clients].tolist()
+        generators = self.masks
+
+        def draw(into: Tensor, drop: float) -> Tensor:
+            for client, size in enumerate(sizes):
+                drawn = torch.empty(size, into.shape[2], dtype=into.dtype)
+                into[client, :size] = drawn.bernoulli_(1 - drop, generator=generators[client])
+            return into.div_(1 - drop)
+
+        features = inputs.view(step.clients, step.width, -1)[:, :, : self.stack.stages[0].inputs]
+        for drop in self.stack.input_dropouts:
+            features.mul_(draw(torch.ones_like(features), drop))
+        for stage, mask in zip(self.stack.stages, views.masks, strict=True):
+            for number, drop in enumerate(stage.dropouts):
+                if number == 0:
+                    draw(mask, drop)
+                else:
+                    mask.mul_(draw(torch.ones_like(mask), drop))

@@ -1,0 +1,53 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wardround.training.schedule import Schedule
+
+cases = (
+    st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda s: sorted(s, reverse=True)),
+    st.integers(1, 10),
+    st.integers(1, 3),
+)
+
+
+@given(*cases)
+def test_every_client_meets_its_batches_in_its_own_order(sizes, batch_size, epochs):
+    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
+    met = [[] for _ in sizes]
+    for number, step in enumerate(schedule.steps):
+        for client in range(step.clients):
+            slots = slice(step.first + client * step.width, step.first + (client + 1) * step.width)
+            real = schedule.weight[slots] > 0
+            batch = schedule.position[slots][real].tolist()
+            assert (schedule.client[slots] == client).all()
+            assert np.allclose(schedule.weight[slots][real], 1 / len(batch))
+            assert schedule.batch_sizes[step.batch + client] == len(batch)
+            # spare slots repeat a sample of the same batch, so they cannot bring in anything new
+            assert set(schedule.position[slots].tolist()) == set(batch), number
+            met[client].append(batch)
+    starts = np.cumsum(sizes) - sizes
+    for client, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        expected = []
+        for epoch in range(epochs):
+            own = list(range(epoch * sum(sizes) + start, epoch * sum(sizes) + start + size))
+            expected += [own[i : i + batch_size] for i in range(0, size, batch_size)]
+        assert met[client] == expected
+
+
+@given(*cases)
+def test_nothing_is_computed_for_clients_that_are_done(sizes, batch_size, epochs):
+    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
+    batches = [-(-size // batch_size) * epochs for size in sizes]
+    assert [step.clients for step in schedule.steps] == [
+        sum(b > s for b in batches) for s in range(max(batches))
+    ]
+    assert schedule.steps[-1].last == len(schedule.position)
+
+
+@given(*cases, st.integers(1, 100))
+def test_windows_are_all_steps_in_order(sizes, batch_size, epochs, slots):
+    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
+    windows = list(schedule.windows(slots))
+    assert [step for window in windows for step in window] == schedule.steps
+    assert all(len(w) == 1 or w[-1].last - w[0].first <= slots for w in windows)

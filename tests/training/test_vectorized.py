@@ -1,0 +1,236 @@
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from wardround.training import ClientData, ClientTask, Objective, SequentialTrainer, TrainingParams
+from wardround.training import prepared as prepared_module
+from wardround.training import vectorized as vectorized_module
+from wardround.training.vectorized import VectorizedTrainer
+from wardround.updates import Layout
+
+SHARED = settings(
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def shift(batch, by):
+    return batch * (1 + by) + by
+
+
+def halve(batch):
+    return batch.float() / 2 - 0.1
+
+
+def jitter(batch, generator):
+    return batch + 0.1 * torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
+
+
+def relative(rows, reference):
+    return ((rows - reference).norm(dim=1) / reference.norm(dim=1).clamp_min(1e-12)).max().item()
+
+
+@st.composite
+def networks(draw, outputs):
+    shape = draw(st.sampled_from([(3,), (7,), (2, 3), (20,)]))
+    size = torch.Size(shape).numel()
+    layers = [nn.Flatten()] if len(shape) > 1 else []
+    if draw(st.booleans()):
+        layers.append(nn.Dropout(draw(st.sampled_from([0.0, 0.25]))))
+    for width in draw(st.lists(st.integers(1, 24), max_size=3)):
+        layers.append(nn.Linear(size, width, bias=draw(st.booleans())))
+        after = [nn.ReLU(), nn.Dropout(draw(st.sampled_from([0.1, 0.5]))), nn.Dropout(0.3)]
+        layers += draw(st.sampled_from([[], after[:1], after[:2], after[1:2], after[1::-1], after]))
+        size = width
+    torch.manual_seed(draw(st.integers(0, 100)))
+    return shape, nn.Sequential(*layers, nn.Linear(size, outputs, bias=draw(st.booleans())))
+
+
+@st.composite
+def cases(draw):
+    task = draw(st.sampled_from(["binary", "multi-label", "multi-class"]))
+    outputs = 1 if task == "binary" else draw(st.integers(2, 5))
+    shape, model = draw(networks(outputs))
+    params = TrainingParams(
+        optimizer=draw(st.sampled_from(["adam", "sgd"])),
+        batch_size=draw(st.integers(1, 9)),
+        epochs=draw(st.integers(1, 3)),
+        momentum=draw(st.sampled_from([0.0, 0.9])),
+        weight_decay=draw(st.sampled_from([0.0, 0.01])),
+    )
+    sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=6))
+    options = {
+        "prox_mu": draw(st.sampled_from([0.0, 0.1])),
+        "group": draw(st.sampled_from([1, 2, 100])),
+        "window": draw(st.sampled_from([1, 50, 10_000])),
+        "own_start": draw(st.sets(st.integers(0, 5))),
+        "drifting": draw(st.sets(st.integers(0, 5))),
+        "poisoned": draw(st.sets(st.integers(0, 5))),
+        "other_inputs": draw(st.sets(st.integers(0, 5))),
+        "seed": draw(st.integers(0, 1000)),
+        "augment": draw(st.sampled_from([None, jitter])),
+    }
+    return task, outputs, shape, model, params, sizes, options
+
+
+def changed(task, number, size, options):
+    """Give some clients a start, a drift, targets or inputs of their own."""
+    data, generator = task.data, torch.Generator().manual_seed(number)
+    if number in options["poisoned"]:
+        data = ClientData(data.inputs, data.rows, data.targets.flip(0))
+    if number in options["other_inputs"]:
+        data = ClientData(data.inputs * 0.5, data.rows, data.targets)
+    weights = torch.randn(size, generator=generator, dtype=data.inputs.dtype) * 0.3
+    return ClientTask(
+        task.client,
+        data,
+        task.seed,
+        weights=weights if number in options["own_start"] else None,
+        transform=partial(shift, by=0.1 * (number + 1)) if number in options["drifting"] else None,
+    )
+
+
+def run_case(case, federation, plain_train, monkeypatch, dtype):
+    kind, outputs, shape, model, params, sizes, options = case
+    model = model.to(dtype)
+    layout = Layout.of(model)
+    monkeypatch.setattr(vectorized_module, "GROUP_WEIGHTS", options["group"] * layout.size)
+    monkeypatch.setattr(vectorized_module, "WINDOW_VALUES", options["window"])
+    objective = Objective(kind == "multi-class", lambda x: x, options["augment"])
+    tasks = federation(sizes, shape, outputs, kind, options["seed"], dtype)
+    tasks = [changed(task, i, layout.size, options) for i, task in enumerate(tasks)]
+    start = layout.flatten(model.state_dict())
+    trainer = VectorizedTrainer(model, objective, params)
+    trainer.train(start, tasks, 0.05, options["prox_mu"])  # a round before must leave no trace
+    out = trainer.train(start, tasks, 0.01, options["prox_mu"])
+    reference = plain_train(model, objective, params, start, tasks, 0.01, options["prox_mu"])
+    assert out.matrix.dtype == dtype
+    return out, reference
+
+
+@given(case=cases())
+@SHARED
+def test_it_is_plain_training_to_the_last_digits(case, federation, plain_train):
+    # In double precision nothing but a different formula could make a difference of this size.
+    with pytest.MonkeyPatch.context() as patch:
+        out, (rows, losses) = run_case(case, federation, plain_train, patch, torch.float64)
+    assert relative(out.matrix, rows) < 1e-8
+    assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
+
+
+@given(case=cases())
+@SHARED
+def test_it_is_plain_training_in_single_precision(case, federation, plain_train):
+    with pytest.MonkeyPatch.context() as patch:
+        out, (rows, losses) = run_case(case, federation, plain_train, patch, torch.float32)
+    assert relative(out.matrix, rows) < 1e-5
+    assert torch.allclose(out.loss, losses, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("adam", 0.001), ("sgd", 0.05)])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_realistic_round_agrees_with_the_sequential_engine(optimizer, lr, epochs, federation, objective):
+    sizes = [700 // k for k in range(1, 11)]
+    tasks = federation(sizes, (40,))
+    model = nn.Sequential(
+        nn.Linear(40, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
+    )
+    params = TrainingParams(optimizer=optimizer, epochs=epochs, momentum=0.5)
+    start = Layout.of(model).flatten(model.state_dict())
+    fast = VectorizedTrainer(model, objective("binary"), params).train(start, tasks, lr, 0.01)
+    slow = SequentialTrainer(model, objective("binary"), params).train(start, tasks, lr, 0.01)
+    assert relative(fast.matrix, slow.matrix) < 1e-5
+    assert torch.allclose(fast.loss, slow.loss, rtol=1e-5)
+
+
+def test_tiny_gradients_do_not_break_the_agreement(federation, objective, plain_train):
+    # Adam divides by √v + ε: columns of inputs far below ε have gradients of their size.
+    tasks = federation([50, 33, 8], (12,))
+    scales = torch.logspace(-12, 0, 12)
+    tasks = [
+        ClientTask(t.client, ClientData(tasks[0].data.inputs * scales, t.data.rows, t.data.targets), t.seed)
+        for t in tasks
+    ]
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1))
+    start, params = Layout.of(model).flatten(model.state_dict()), TrainingParams(epochs=3)
+    out = VectorizedTrainer(model, objective("binary"), params).train(start, tasks, 0.001, 0.0)
+    rows, _ = plain_train(model, objective("binary"), params, start, tasks, 0.001)
+    assert relative(out.matrix, rows) < 1e-5
+
+
+def test_neither_threads_nor_the_order_of_clients_change_a_bit(federation, objective):
+    tasks = federation([90, 40, 40, 7, 3], (10,))
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+    start = Layout.of(model).flatten(model.state_dict())
+    trainer = VectorizedTrainer(model, objective("binary"), TrainingParams())
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(trainer.train(start, tasks, 0.01, 0.0).matrix)
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert torch.equal(*results)
+    backwards = trainer.train(start, tasks[::-1], 0.01, 0.0).matrix.flip(0)
+    assert torch.equal(results[0], backwards)
+
+
+def test_samples_are_prepared_once_and_again_when_they_change(federation, monkeypatch):
+    calls = []
+
+    def prepare(batch):
+        calls.append(len(batch))
+        return halve(batch)
+
+    tasks = federation([20, 10], (4,))
+    model = nn.Sequential(nn.Linear(4, 1))
+    start = Layout.of(model).flatten(model.state_dict())
+    trainer = VectorizedTrainer(model, Objective(False, prepare), TrainingParams())
+    first = trainer.train(start, tasks, 0.01, 0.0).matrix
+    before = len(calls)
+    assert torch.equal(trainer.train(start, tasks, 0.01, 0.0).matrix, first)
+    assert len(calls) == before
+    tasks[0].data.inputs.mul_(2)
+    assert not torch.equal(trainer.train(start, tasks, 0.01, 0.0).matrix, first)
+    assert len(calls) > before
+    tasks[0].data.inputs.div_(2)
+    monkeypatch.setattr(prepared_module, "KEPT_BYTES", 10)  # no room: prepare each time, with the same result
+    assert torch.allclose(trainer.train(start, tasks, 0.01, 0.0).matrix, first, rtol=1e-5, atol=1e-8)
+
+
+def test_room_for_prepared_samples_is_bounded(federation, objective, monkeypatch):
+    model = nn.Sequential(nn.Linear(4, 1))
+    trainer = VectorizedTrainer(model, objective("binary"), TrainingParams())
+    start = Layout.of(model).flatten(model.state_dict())
+    monkeypatch.setattr(prepared_module, "KEPT_BYTES", 2 * 30 * 5 * 4)
+    for seed in range(5):
+        trainer.train(start, federation([20, 10], (4,), seed=seed), 0.01, 0.0)
+    assert len(trainer.prepared._kept) == 2
+    trainer.close()
+    assert not trainer.prepared._kept
+
+
+def test_a_round_without_clients_is_an_empty_matrix(objective):
+    model = nn.Sequential(nn.Linear(4, 1))
+    out = VectorizedTrainer(model, objective("binary"), TrainingParams()).train(torch.zeros(5), [], 0.1, 0.0)
+    assert out.matrix.shape == (0, 5)
+    assert out.loss.shape == (0,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same_updates(federation, objective):
+    tasks = federation([90, 40, 7], (10,))
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    start = Layout.of(model).flatten(model.state_dict())
+    here = VectorizedTrainer(model, objective("binary"), TrainingParams()).train(start, tasks, 0.01, 0.0)
+    there = VectorizedTrainer(model, objective("binary"), TrainingParams(), torch.device("cuda")).train(
+        start, tasks, 0.01, 0.0
+    )
+    assert there.matrix.device.type == "cpu"
+    assert relative(there.matrix, here.matrix) < 1e-3
