@@ -135,8 +135,8 @@ class Updates:
 
     @cached_property
     def squared_norms(self) -> Tensor:
-        """‖U_i‖² in float64: computed once (the guard needs them anyway), shared by all who ask."""
-        return row_squared_norms(self.matrix)
+        """‖U_i‖² in float64, on the CPU: computed once (the guard needs them anyway), shared by all who ask."""
+        return row_squared_norms(self.matrix).cpu()
 
     @property
     def norms(self) -> Tensor:
@@ -144,12 +144,20 @@ class Updates:
         return self.squared_norms.sqrt()
 
     def select(self, rows: Sequence[int]) -> Updates:
-        """The updates of some clients only, by their indices."""
+        """The updates of some clients only, by their indices.
+
+        Neighbouring rows are a view of the matrix; others have to be copied.
+        """
         index = torch.tensor(rows, dtype=torch.long)
-        ragged = isinstance(self.matrix, list)
+        if isinstance(self.matrix, list):
+            matrix: Any = [self.matrix[i] for i in rows]
+        elif len(rows) and list(rows) == list(range(rows[0], rows[0] + len(rows))):
+            matrix = self.matrix[rows[0] : rows[0] + len(rows)]
+        else:
+            matrix = self.matrix[index]
         return replace(
             self,
-            matrix=[self.matrix[i] for i in rows] if ragged else self.matrix[index],
+            matrix=matrix,
             clients=tuple(self.clients[i] for i in rows),
             num_samples=self.num_samples[index],
             metrics={name: values[index] for name, values in self.metrics.items()},
@@ -232,11 +240,15 @@ def guard(updates: Updates, dimension: int | None = None) -> Guarded:
     fit = updates.select(kept) if dropped else updates
     if not kept:
         fit = replace(fit, matrix=torch.empty(0, dimension))
-    broken = set((~torch.isfinite(fit.squared_norms)).nonzero().flatten().tolist())
-    if broken:
-        dropped |= {fit.clients[i]: "not finite" for i in sorted(broken)}
-        fine = [i for i in range(len(fit)) if i not in broken]
+    finite = torch.isfinite(fit.squared_norms)
+    if not bool(finite.all()):
+        dropped |= {fit.clients[i]: "not finite" for i in (~finite).nonzero().flatten().tolist()}
+        fine = finite.nonzero().flatten().tolist()
+        norms = fit.squared_norms[finite]
         fit, kept = fit.select(fine), [kept[i] for i in fine]
+        fit.__dict__["squared_norms"] = norms  # what has been measured need not be measured again
+    order = {client: place for place, client in enumerate(updates.clients)}
+    dropped = dict(sorted(dropped.items(), key=lambda item: order[item[0]]))
     return Guarded(fit, torch.tensor(kept, dtype=torch.long), dropped)
 
 

@@ -10,13 +10,27 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from wardround.errors import ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation, Updates, guard
 
-__all__ = ["Aggregator", "ClientPolicy", "Context", "Parameters", "register", "registry", "sample_weights"]
+__all__ = [
+    "Aggregator",
+    "ByzantineBound",
+    "ClientPolicy",
+    "Context",
+    "Parameters",
+    "register",
+    "registry",
+    "sample_weights",
+]
+
+
+WARM_UP_COLUMNS = 100_000
+"""Columns of a made-up round: enough to take every path that a large model takes."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,20 @@ class Aggregator(Configurable):
         result.dropped = guarded.dropped
         return result
 
-    def on_dropped(self, dropped: dict[str, str]) -> None:  # noqa: B027 - a hook, not a duty
+    def warm_up(self, clients: int, dimension: int, dtype: torch.dtype = torch.float32) -> None:
+        """Have everything compiled that a first round of that shape would otherwise wait for.
+
+        A copy of the rule aggregates made-up rounds; the rule itself, its state included, is not touched.
+        """
+        twin = type(self)(self.params)
+        columns = min(dimension, WARM_UP_COLUMNS)
+        rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
+        rows[clients // 2] = rows[0]  # colluders take a path of their own
+        made_up = Updates(rows, metrics={"loss": torch.ones(clients)})
+        for round in (1, 2):
+            twin.aggregate(made_up, round, global_weights=rows[0], root_update=rows[-1])
+
+    def on_dropped(self, dropped: dict[str, str]) -> None:
         """Called before `combine`, for rules that remember clients: these sent something malformed."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,6 +144,38 @@ class Aggregator(Configurable):
         """Go on from a saved state."""
         if state:
             raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
+
+
+class ByzantineBound(Aggregator):
+    """A rule built for at most `f` Byzantine clients, and sound only while N ≥ a·f + b.
+
+    Without a given `f` it is ⌊0.2·N⌋ of the clients that sent something, malformed rows included.
+    """
+
+    clients_per_byzantine: ClassVar[int]
+    """a of N ≥ a·f + b."""
+    clients_besides: ClassVar[int]
+    """b of N ≥ a·f + b."""
+
+    class Params(Parameters):
+        f: int | None = Field(None, ge=0)
+        """Byzantine clients to withstand; None: ⌊0.2·N⌋."""
+
+    def byzantine(self, clients: int) -> int:
+        """f, as it takes effect with that many clients."""
+        return clients // 5 if self.params.f is None else int(self.params.f)
+
+    def minimum_clients(self, clients: int) -> int:
+        return self.clients_per_byzantine * self.byzantine(clients) + self.clients_besides
+
+    def requirement(self, clients: int) -> str:
+        return (
+            f"N ≥ {self.clients_per_byzantine}f+{self.clients_besides}"
+            f" = {self.minimum_clients(clients)} with f={self.byzantine(clients)}"
+        )
+
+    def resolved(self, clients: int) -> dict[str, Any]:
+        return {**super().resolved(clients), "f": self.byzantine(clients)}
 
 
 registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")

@@ -1,22 +1,156 @@
-"""The matrix work that rules share. Sums over the D coordinates accumulate in float64."""
+"""The matrix work that rules share: weighted sums, dot products, Gram matrices, distances.
+
+Whatever sums over the D coordinates accumulates in float64. Each function has two ways to the same result:
+compiled loops, and torch where those do not apply. Both walk fixed column ranges, so that neither the
+number of threads nor the size of the model changes a result or needs a second matrix.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["row_dots", "weighted_sum"]
+from wardround.aggregators.columns import column_ranges, for_each_range
+from wardround.aggregators.compiled import loops_for
+from wardround.aggregators.order_statistics import median
+from wardround.updates import Updates
+
+__all__ = ["CentredGram", "centred_gram", "row_dots", "squared_distances", "weighted_sum"]
+
+SMALL = 65_536
+"""Up to so many columns the Gram matrix is computed in float64 throughout: exactness costs nothing there."""
+CLOSE = {torch.float32: 1e-3, torch.float64: 1e-11}
+"""A squared distance below this share of the rows' own squared norms has lost digits to cancellation."""
 
 
 def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i weight_i · U_i: one pass over the matrix, in its own precision."""
-    return weights.to(matrix.dtype) @ matrix
+    """Σ_i weight_i · U_i: one pass over the matrix, in its own precision.
+
+    >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 0.5]))
+    tensor([2., 3.])
+    """
+    tiny = (weights != 0) & (weights.abs() < 1e-30)  # would not survive float32
+    precision = torch.float64 if bool(tiny.any()) else matrix.dtype
+    weights = weights.to(matrix.device, precision)
+    loops = loops_for(matrix)
+    if loops is None:
+        parts = [weights @ matrix[:, a:b].to(precision) for a, b in column_ranges(matrix.shape[1])]
+        return torch.cat(parts).to(matrix.dtype) if parts else matrix.new_empty(0)
+    out = matrix.new_empty(matrix.shape[1])
+    arrays = matrix.numpy(), weights.numpy(), out.numpy()
+    for_each_range(matrix.shape[1], lambda _, a, b: loops.sum_rows(*arrays, a, b))
+    return out
 
 
-def row_dots(matrix: Tensor, vector: Tensor, chunk: int = 16_384) -> Tensor:
-    """⟨U_i, v⟩ for every row, chunk by chunk, the chunks summed in float64."""
-    vector = vector.to(matrix.dtype)
-    total = torch.zeros(len(matrix), dtype=torch.float64)
-    for rows, part in zip(matrix.split(chunk, 1), vector.split(chunk), strict=True):
-        total += rows @ part
-    return total
+def row_dots(matrix: Tensor, vector: Tensor, centre: Tensor | None = None) -> Tensor:
+    """⟨U_i − centre, v⟩ for every row, in float64.
+
+    >>> row_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
+    tensor([-1., -1.], dtype=torch.float64)
+    """
+    ranges = column_ranges(matrix.shape[1])
+    totals = torch.zeros(len(ranges), len(matrix), dtype=torch.float64)
+    loops = loops_for(matrix)
+    if loops is not None:
+        origin = matrix.new_empty(0) if centre is None else centre.to(matrix.dtype)
+        rows, start, v, out = matrix.numpy(), origin.numpy(), vector.to(matrix.dtype).numpy(), totals.numpy()
+        for_each_range(
+            matrix.shape[1], lambda part, a, b: loops.add_row_dots(rows, start, v, out[part], a, b)
+        )
+    else:
+        for part, (a, b) in enumerate(ranges):
+            for i, row in enumerate(matrix[:, a:b]):
+                wide = row.double() if centre is None else row.double() - centre[a:b].double()
+                totals[part, i] = wide @ vector[a:b].double()
+    return totals.sum(0)
+
+
+@dataclass(frozen=True)
+class CentredGram:
+    """All inner products of the rows about a point: the round in N dimensions instead of D.
+
+    A combination z = centre + Σ a_i (U_i − centre) is known by its coefficients `a` alone, and
+    ‖U_i − z‖² = aᵀGa − 2(Ga)_i + G_ii. About a robust centre the honest rows are short, so that this does
+    not cancel however long an attacker's row is.
+    """
+
+    centre: Tensor
+    gram: Tensor
+
+    def squared_distances_to(self, coefficients: Tensor) -> Tensor:
+        """‖U_i − z‖² for every row i, of the point z with these coefficients."""
+        image = self.gram @ coefficients
+        return (coefficients @ image - 2 * image + self.gram.diagonal()).clamp(min=0)
+
+
+def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
+    """(U − c)(U − c)ᵀ in float64 about `centre`, by default the coordinate-wise median.
+
+    Products are taken in the matrix's precision and summed in float64, block by block: the rounding errors
+    of the blocks are independent and average out. Rows whose squares do not fit float32 are done in float64.
+    """
+    matrix = updates.matrix
+    n, d = matrix.shape
+    centre = median(matrix) if centre is None else centre.to(matrix.dtype)
+    ranges = column_ranges(d)
+    loops = loops_for(matrix)
+    if loops is None:
+        parts = torch.zeros(len(ranges), n, n, dtype=torch.float64)
+        for part, (a, b) in enumerate(ranges):
+            wide = matrix[:, a:b].double() - centre[a:b].double()
+            parts[part] = wide @ wide.T
+        return CentredGram(centre, parts.sum(0))
+    side = -(-n // loops.TILE) * loops.TILE
+    precision = matrix.dtype if d > SMALL and _fits_float32(updates) else torch.float64
+    totals = torch.zeros(len(ranges), side, side, dtype=torch.float64)
+    rows, origin, out = matrix.numpy(), centre.numpy(), totals.numpy()
+
+    def work(part: int, a: int, b: int) -> None:
+        scratch = torch.zeros(side, loops.BLOCK, dtype=precision).numpy()
+        loops.add_gram(rows, origin, scratch, out[part], a, b)
+
+    for_each_range(d, work)
+    upper = totals.sum(0)[:n, :n].triu()
+    return CentredGram(centre, upper + upper.triu(1).T)
+
+
+def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> Tensor:
+    """‖U_i − U_j‖² for all pairs, in float64.
+
+    From the centred Gram matrix; pairs so close together that it has lost their digits (colluders who send
+    nearly the same, far from the rest) are measured again, directly.
+    """
+    gram = (geometry or centred_gram(updates)).gram
+    own = gram.diagonal()
+    squared = (own[:, None] + own[None, :] - 2 * gram).clamp(min=0)
+    close = squared < CLOSE[updates.matrix.dtype] * torch.maximum(own[:, None], own[None, :])
+    pairs = close.triu(1).nonzero()
+    if len(pairs):
+        i, j = pairs.T
+        squared[i, j] = squared[j, i] = _pair_distances(updates.matrix, pairs)
+    return squared.fill_diagonal_(0)
+
+
+def _pair_distances(matrix: Tensor, pairs: Tensor) -> Tensor:
+    ranges = column_ranges(matrix.shape[1])
+    totals = torch.zeros(len(ranges), len(pairs), dtype=torch.float64)
+    loops = loops_for(matrix)
+    if loops is not None:
+        rows, indices, out = matrix.numpy(), pairs.numpy(), totals.numpy()
+        for_each_range(
+            matrix.shape[1], lambda part, a, b: loops.add_pair_distances(rows, indices, out[part], a, b)
+        )
+    else:
+        for part, (a, b) in enumerate(ranges):
+            for k, (i, j) in enumerate(pairs.tolist()):
+                totals[part, k] = (matrix[i, a:b].double() - matrix[j, a:b].double()).square().sum()
+    return totals.sum(0)
+
+
+def _fits_float32(updates: Updates) -> bool:
+    """No row so long or short that products of its values would leave float32's range."""
+    squared = updates.squared_norms
+    present = squared[squared > 0]
+    return bool(((present > 1e-20 * updates.dimension) & (present < 1e30)).all())

@@ -1,0 +1,167 @@
+"""The compiled loops. All release the GIL and work on a range of columns, so that threads can share them.
+
+Compilation is cached on disk beside this file or, where that folder is read-only, in the user's cache;
+where neither can be written, for the life of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+
+from wardround.aggregators.compiled import vector_code
+
+__all__ = [
+    "BLOCK",
+    "TILE",
+    "add_gram",
+    "add_pair_distances",
+    "add_row_dots",
+    "middle_kernel",
+    "nearest_kernel",
+    "sum_rows",
+]
+
+BLOCK = 1024
+"""Columns that are worked on at a time: a block of all rows stays in the second-level cache."""
+
+TILE = vector_code.TILE
+# Inside compiled code an intrinsic takes one argument less than its definition, the typing context.
+mean_of_middle: Any = vector_code.mean_of_middle
+mean_of_nearest: Any = vector_code.mean_of_nearest
+add_tile_products: Any = vector_code.add_tile_products
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def _compiled(function: Loop, reorder: bool = False) -> Loop:
+    # `reassoc` lets a sum run in several lanes; the order is fixed at compile time, so results repeat.
+    fast = {"contract", "reassoc"} if reorder else False
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fast}
+    compiler: Any = njit
+    loop: Loop
+    try:
+        loop = compiler(cache=True, **options)(function)
+    except RuntimeError:  # numba finds no folder it may write its cache to
+        loop = compiler(**options)(function)
+    return loop
+
+
+@functools.cache
+def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
+    """`kernel(matrix, rows, out, start, stop)`: the mean of the sorted values first…last of each column."""
+
+    def middle(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
+        mean_of_middle(matrix, rows, out, start, stop, n, first, last)
+
+    return _compiled(middle)
+
+
+@functools.cache
+def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
+    """`kernel(matrix, rows, out, start, stop)`: the mean of the n − dropped values nearest to the median."""
+
+    def nearest(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
+        mean_of_nearest(matrix, rows, out, start, stop, n, dropped)
+
+    return _compiled(nearest)
+
+
+def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
+    """out = Σ_i weights[i] · matrix[i], four rows a pass over a block that stays in the cache."""
+    n = matrix.shape[0]
+    total = np.empty(BLOCK, dtype=weights.dtype)
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        width = b - a
+        part = total[:width]
+        part[:] = 0
+        i = 0
+        while i + 4 <= n:
+            w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+            r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
+            for c in range(width):
+                part[c] += (w0 * r0[c] + w1 * r1[c]) + (w2 * r2[c] + w3 * r3[c])
+            i += 4
+        while i < n:
+            w0, r0 = weights[i], matrix[i, a:b]
+            for c in range(width):
+                part[c] += w0 * r0[c]
+            i += 1
+        row = out[a:b]
+        for c in range(width):
+            row[c] = part[c]
+
+
+def _add_row_dots(matrix: Any, centre: Any, vector: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[i] += ⟨matrix[i] − centre, vector⟩ in float64; an empty centre stands for zero."""
+    n = matrix.shape[0]
+    v = np.empty(BLOCK, dtype=np.float64)
+    origin = np.empty(BLOCK, dtype=np.float64)
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        width = b - a
+        part = vector[a:b]
+        for c in range(width):
+            v[c] = part[c]
+        if centre.shape[0] > 0:
+            part = centre[a:b]
+            for c in range(width):
+                origin[c] = part[c]
+            for i in range(n):
+                row = matrix[i, a:b]
+                total = 0.0
+                for c in range(width):
+                    total += (row[c] - origin[c]) * v[c]
+                totals[i] += total
+        else:
+            for i in range(n):
+                row = matrix[i, a:b]
+                total = 0.0
+                for c in range(width):
+                    total += row[c] * v[c]
+                totals[i] += total
+
+
+def _add_gram(matrix: Any, centre: Any, rows: Any, gram: Any, start: int, stop: int) -> None:
+    """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle of tiles, in the precision of `rows`.
+
+    `rows` is scratch space of BLOCK columns and a multiple of TILE rows, zero beyond the matrix's.
+    """
+    n = matrix.shape[0]
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        width = b - a
+        if width < BLOCK:
+            rows[:, :] = 0
+        origin = centre[a:b]
+        for i in range(n):
+            source, target = matrix[i, a:b], rows[i]
+            for c in range(width):
+                target[c] = rows.dtype.type(source[c]) - rows.dtype.type(origin[c])
+        for i in range(0, rows.shape[0], TILE):
+            for j in range(i, rows.shape[0], TILE):
+                add_tile_products(rows, i, j, gram)
+
+
+def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[k] += ‖matrix[i] − matrix[j]‖² for the k-th pair (i, j), wholly in float64."""
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        for k in range(pairs.shape[0]):
+            x, y = matrix[pairs[k, 0], a:b], matrix[pairs[k, 1], a:b]
+            total = 0.0
+            for c in range(b - a):
+                difference = np.float64(x[c]) - np.float64(y[c])
+                total += difference * difference
+            totals[k] += total
+
+
+sum_rows = _compiled(_sum_rows)
+add_row_dots = _compiled(_add_row_dots, reorder=True)
+add_gram = _compiled(_add_gram)
+add_pair_distances = _compiled(_add_pair_distances, reorder=True)

@@ -1,0 +1,73 @@
+"""FedMed: weight clients by the training loss they report, within bounds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wardround.aggregators.base import Aggregator, Context, Parameters, register
+from wardround.aggregators.kernels import weighted_sum
+from wardround.errors import ParameterError
+from wardround.updates import Aggregation, Updates
+
+GAUSSIAN_MAD = 0.6745  # MAD of a standard normal: MAD / 0.6745 estimates its standard deviation
+
+
+@register("fedmed")
+class FedMed(Aggregator):
+    r"""Mean weighted by quality scores :math:`q_i = 1/(\mathrm{loss}_i + 10^{-6})`, clipped over the clients.
+
+    .. math:: w_i = \tilde q_i / \textstyle\sum_j \tilde q_j, \qquad \tilde q_i = \begin{cases}
+        q_i & \text{none}\\
+        \mathrm{clamp}(q_i, P_5, P_{95}) & \text{percentile}\\
+        \mathrm{clamp}(q_i, \max(0, M - 3s), M + 3s),\; M = \mathrm{median}(q),\;
+        s = \mathrm{MAD}(q)/0.6745 & \text{mad}
+        \end{cases}
+
+    The loss is what the client says it is (`metrics={"loss": …}`), so it can be a lie; the clipping bounds
+    what a lie can buy. A loss that is no loss (NaN, infinite, negative) earns weight 0 and takes no part
+    in the bounds; where nobody reports a usable one the round is skipped. MAD = 0 means that at least half
+    of the clients agree: everyone then counts like them.
+
+    >>> import torch
+    >>> from wardround import Updates, aggregators
+    >>> sent = Updates(torch.eye(4), metrics={"loss": [0.5, 0.6, 0.4, 0.0]})
+    >>> unclipped = aggregators.create("fedmed", clip="none").aggregate(sent)
+    >>> bool(unclipped.weights[3] > 0.99999)
+    True
+    >>> aggregators.create("fedmed").aggregate(sent).weights.numpy().round(2)
+    array([0.19, 0.16, 0.24, 0.4 ])
+    """
+
+    class Params(Parameters):
+        clip: Literal["none", "percentile", "mad"] = "mad"
+        """How quality scores are bounded."""
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        if "loss" not in updates.metrics:
+            raise ParameterError("fedmed needs the clients' training loss: Updates(…, metrics={'loss': …})")
+        loss = updates.metrics["loss"]
+        usable = torch.isfinite(loss) & (loss >= 0)
+        if not bool(usable.any()):
+            return Aggregation(
+                torch.zeros_like(updates.matrix[0]),
+                weights=torch.zeros_like(loss),
+                skipped="no client reported a training loss that is finite and not negative",
+            )
+        quality = torch.where(usable, 1 / (loss.clamp(min=0) + 1e-6), 0.0)
+        low, high = self._bounds(quality[usable])
+        clipped = torch.where(usable, quality.clamp(low, high), 0.0)
+        weights = clipped / clipped.sum()
+        delta = weighted_sum(updates.matrix, weights)
+        return Aggregation(delta, weights=weights, columns={"quality": quality, "clipped_quality": clipped})
+
+    def _bounds(self, quality: Tensor) -> tuple[float, float]:
+        if self.params.clip == "none":
+            return 0.0, torch.inf
+        if self.params.clip == "percentile":
+            return quality.quantile(0.05).item(), quality.quantile(0.95).item()
+        middle = quality.quantile(0.5)
+        reach = 3 * (quality - middle).abs().quantile(0.5) / GAUSSIAN_MAD
+        return max(0.0, (middle - reach).item()), (middle + reach).item()

@@ -1,0 +1,58 @@
+"""FLTrust: the server trains a little itself and trusts those who go its way."""
+
+from __future__ import annotations
+
+import torch
+
+from wardround.aggregators.base import Aggregator, Context, register
+from wardround.aggregators.kernels import row_dots, weighted_sum
+from wardround.errors import ParameterError
+from wardround.updates import Aggregation, Updates
+
+
+@register("fltrust")
+class FlTrust(Aggregator):
+    r"""Mean of the rows scaled to the root update's length, weighted by their cosine to it.
+
+    .. math:: \mathrm{TS}_i = \max(0, \cos(U_i, g_0)), \qquad
+        \Delta = \frac{\sum_i \mathrm{TS}_i\, \tfrac{\|g_0\|}{\|U_i\|}\, U_i}{\sum_i \mathrm{TS}_i}
+
+    :math:`g_0` is the server's own update from a small trusted root set (`root_update`). Nobody trusted:
+    delta is zero. Scores are 1 − cosine; whoever earns no trust is flagged.
+
+    Cao et al., "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021.
+
+    >>> import torch
+    >>> from wardround import Updates, aggregators
+    >>> sent = Updates(torch.tensor([[2.0, 0.0], [0.0, 5.0], [-9.0, 0.0]]))
+    >>> out = aggregators.create("fltrust").aggregate(sent, root_update=torch.tensor([1.0, 0.0]))
+    >>> out.delta, out.flags.tolist()
+    (tensor([1., 0.]), [False, True, True])
+    """
+
+    needs_root_update = True
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        root = context.root_update
+        assert root is not None  # `needs_root_update` has seen to it
+        if len(root) != updates.dimension:
+            raise ParameterError(
+                f"fltrust: root_update has {len(root)} entries, the updates have {updates.dimension}"
+            )
+        length = torch.linalg.vector_norm(root.double())
+        if not bool(torch.isfinite(length)):
+            return Aggregation(
+                torch.zeros_like(updates.matrix[0]),
+                weights=torch.zeros(len(updates), dtype=torch.float64),
+                skipped="the server's own root update is not finite",
+            )
+        norms = updates.norms
+        comparable = (norms > 0) & (length > 0)
+        cosines = torch.where(comparable, row_dots(updates.matrix, root) / (norms * length), 0.0)
+        trust = cosines.clamp(min=0)
+        total = trust.sum()
+        weights = trust / total if total > 0 else torch.zeros_like(trust)
+        scale = torch.where(comparable, length / norms, 0.0)
+        delta = weighted_sum(updates.matrix, weights * scale)
+        columns = {"cosine": cosines, "clip_scale": scale}
+        return Aggregation(delta, weights=weights, scores=1 - cosines, flags=trust == 0, columns=columns)

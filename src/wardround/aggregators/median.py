@@ -1,0 +1,25 @@
+"""The coordinate-wise median."""
+
+from __future__ import annotations
+
+from wardround.aggregators.base import Aggregator, Context, register
+from wardround.aggregators.order_statistics import median
+from wardround.updates import Aggregation, Updates
+
+
+@register("median")
+class Median(Aggregator):
+    r"""Per coordinate the median over the clients; the mean of the two middle values for an even number.
+
+    .. math:: \Delta_k = \mathrm{median}_i\, U_{ik}
+
+    Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018.
+
+    >>> import torch
+    >>> from wardround import Updates, aggregators
+    >>> aggregators.create("median").aggregate(Updates(torch.tensor([[1.0], [2.0], [-90.0]]))).delta
+    tensor([1.])
+    """
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        return Aggregation(median(updates.matrix))
