@@ -12,6 +12,8 @@ from torch import Tensor
 from wardround.attacks.base import Attack, LocalData, Parameters, register
 from wardround.errors import ParameterError
 
+STANDARDISED = 3.0  # three standard deviations above the mean: rare in the data, yet within its range
+
 
 @register("backdoor")
 class Backdoor(Attack):
@@ -21,10 +23,11 @@ class Backdoor(Attack):
     - Tables (n × features) and series (n × steps × features): the chosen features are set to `value`,
       at every step.
 
-    Inputs are ready for the model, so `value` is in their units: 3 is three standard deviations above the
-    mean where they are standardised. Where a sample has several labels, the target finding becomes
-    positive and the others stay. Attack success is the share of triggered test samples, not already of the target
-    class, that are given the target: stamp with `trigger`, select with `victims`, count with `success`.
+    `value` is in the units of the inputs, whole numbers for images as they are stored. Where a sample has
+    several labels, the target finding becomes positive and the others stay.
+
+    Attack success is the share of triggered test samples, not already of the target class, that are given
+    the target: stamp with `trigger`, select with `victims`, count with `success`.
 
     E. Bagdasaryan et al.: How To Backdoor Federated Learning, AISTATS 2020; T. Gu, B. Dolan-Gavitt,
     S. Garg: BadNets, 2017 (the patch).
@@ -47,8 +50,9 @@ class Backdoor(Attack):
         """The class (or finding) a triggered sample is to be given."""
         kind: Literal["auto", "patch", "features"] = "auto"
         """`auto`: a patch for inputs of four dimensions, features otherwise."""
-        value: float = 3.0
-        """What the trigger sets the inputs to."""
+        value: float | None = None
+        """What the trigger sets the inputs to; None: the largest value of whole-number inputs (255 for
+        stored images), 3 for others (three standard deviations above the mean of standardised ones)."""
         patch: int = Field(3, ge=1)
         """Side of the patch in pixels."""
         features: tuple[int, ...] = (0, 1, 2)
@@ -72,14 +76,28 @@ class Backdoor(Attack):
             if inputs.ndim < 3 or side > min(inputs.shape[-2:]):
                 shape = " × ".join(map(str, inputs.shape[1:]))
                 raise ParameterError(f"backdoor: a patch of {side} × {side} does not fit inputs of {shape}")
-            stamped[..., -side:, -side:] = self.params.value
+            stamped[..., -side:, -side:] = self._value_for(inputs)
             return stamped
         width = inputs.shape[-1]
         for feature in self.params.features:
             if not -width <= feature < width:
                 raise ParameterError(f"backdoor: features must be below {width}, got {feature}")
-        stamped[..., list(self.params.features)] = self.params.value
+        stamped[..., list(self.params.features)] = self._value_for(inputs)
         return stamped
+
+    def _value_for(self, inputs: Tensor) -> float:
+        value = self.params.value
+        if inputs.is_floating_point():
+            return STANDARDISED if value is None else float(value)
+        limits = torch.iinfo(inputs.dtype)
+        if value is None:
+            return limits.max
+        if not (limits.min <= value <= limits.max and float(value).is_integer()):
+            raise ParameterError(
+                f"backdoor: value must be a whole number from {limits.min} to {limits.max} "
+                f"for inputs of {inputs.dtype}, got {value}"
+            )
+        return int(value)
 
     def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
         if self.target >= data.num_classes:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import norms_of
+from wardround.attacks.base import Attack, Knowledge, Parameters, register
 from wardround.updates import row_squared_norms
 
 ROUND, NORM, COSINE = range(3)
+DECAY = 0.9
+HIDDEN = 1e-3  # a smaller part of an estimate than this, orthogonal to the last step, is rounding
+
+
+@dataclass
+class Past:
+    """What one client remembers of itself and of the global models it was sent."""
+
+    rounds: list[tuple[int, float, float]] = field(default_factory=list)
+    """Round, norm of the honest update, its cosine to the last global update (NaN where there is none)."""
+    direction: Tensor | None = None
+    """Running average of the global updates."""
 
 
 @register("profile-aware")
@@ -27,11 +39,11 @@ class ProfileAware(Attack):
 
     .. math::
         \tilde g = (m + k\,s)\Big(c\,\hat v - \sqrt{1-c^2}\;\hat q\Big), \qquad
-        q = \hat g - \langle \hat g, \hat v\rangle \hat v
+        q = e - \langle e, \hat v\rangle \hat v
 
-    has norm m + k·s and cosine c to v exactly, and is opposed to all of the estimated global direction
-    :math:`\hat g` that the watched cosine does not show. The estimate is the client's own honest update;
-    with `knowledge: colluders` it is the mean of all attackers' honest updates.
+    has norm m + k·s and cosine c to v exactly, and is opposed to all of the estimated global direction e
+    that the watched cosine does not show. The estimate is the running average of the global updates
+    the client was sent (decay 0.9), and its own honest update where these show nothing beyond v.
 
     The client studies itself in every round it takes part in, also before the attack begins, and stays
     honest until it has seen two rounds.
@@ -47,7 +59,6 @@ class ProfileAware(Attack):
     (5.0, 7.0)
     """
 
-    knowledge_levels = (KnowledgeLevel.OWN, KnowledgeLevel.COLLUDERS)
     observes = True
 
     class Params(Parameters):
@@ -55,63 +66,85 @@ class ProfileAware(Attack):
         """How many of its own standard deviations above its own mean norm the attacker goes."""
         memory: int = Field(10, ge=2)
         """Rounds of its own past that count, the reach of a running average with decay 0.9."""
-        knowledge: Literal["own", "colluders"] = Field("own")
 
     def __init__(self, params: Any = None) -> None:
         super().__init__(params)
-        self.history: dict[str, list[tuple[int, float, float]]] = {}
+        self.past: dict[str, Past] = {}
 
     def observe(self, own: Tensor, knowledge: Knowledge) -> None:
-        cosines = self._cosines(own, knowledge)
-        for i, (norm, cosine) in enumerate(zip(norms_of(own).tolist(), cosines, strict=True)):
-            past = self.history.setdefault(knowledge.client(i), [])
-            if not past or past[-1][ROUND] < knowledge.round:
-                past.append((knowledge.round, norm, cosine))
-                del past[: -self.params.memory - 1]  # the present round, and those that count
+        step = knowledge.last_global_update()
+        for i, honest in enumerate(own):
+            past = self.past.setdefault(knowledge.client(i), Past())
+            if past.rounds and past.rounds[-1][ROUND] >= knowledge.round:
+                continue  # seen already
+            past.rounds.append((knowledge.round, _norm(honest), _cosine(honest, step)))
+            del past.rounds[: -self.params.memory - 1]  # the present round, and those that count
+            if step is not None:
+                before = past.direction
+                past.direction = step.clone() if before is None else DECAY * before + (1 - DECAY) * step
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         self.observe(own, knowledge)
         crafted = own.clone()
         step = knowledge.last_global_update()
-        length = 0.0 if step is None else math.sqrt(float(row_squared_norms(step[None])))
+        length = 0.0 if step is None else _norm(step)
         if step is None or length == 0:
             return crafted
         ahead = step.to(own.dtype) / length
-        together = self.knowledge is KnowledgeLevel.COLLUDERS
-        for i in range(len(own)):
-            past = [e for e in self.history[knowledge.client(i)] if e[ROUND] < knowledge.round]
-            past = past[-self.params.memory :]
-            cosines = [entry[COSINE] for entry in past if not math.isnan(entry[COSINE])]
-            if len(past) < 2 or not cosines:
+        for i, honest in enumerate(own):
+            past = self.past[knowledge.client(i)]
+            rounds = [entry for entry in past.rounds if entry[ROUND] < knowledge.round][-self.params.memory :]
+            cosines = [entry[COSINE] for entry in rounds if not math.isnan(entry[COSINE])]
+            hidden = _unit_beside(ahead, past.direction, honest)
+            if len(rounds) < 2 or not cosines or hidden is None:
                 continue
-            estimate = knowledge.known(own).mean(0) if together else own[i]
-            hidden = estimate - torch.dot(estimate, ahead) * ahead
-            size = math.sqrt(float(row_squared_norms(hidden[None])))
-            if size == 0:
-                continue
-            norms = [entry[NORM] for entry in past]
+            norms = [entry[NORM] for entry in rounds]
             norm, cosine = fmean(norms) + self.params.k * stdev(norms), min(cosines)
-            crafted[i] = norm * cosine * ahead - (norm * math.sqrt(1 - cosine**2) / size) * hidden
+            crafted[i] = (norm * cosine) * ahead - (norm * math.sqrt(1 - cosine**2)) * hidden
         return crafted
 
-    @staticmethod
-    def _cosines(own: Tensor, knowledge: Knowledge) -> list[float]:
-        """Each row's cosine to the last global update; NaN where either is zero or there is none yet."""
-        step = knowledge.last_global_update()
-        if step is None:
-            return [math.nan] * len(own)
-        dots = (
-            own.double() @ step.double() if own.numel() < 1_000_000 else (own @ step.to(own.dtype)).double()
-        )
-        lengths = norms_of(own) * norms_of(step[None].to(own.dtype))
-        values = torch.where(lengths > 0, dots / lengths, math.nan)
-        return values.clamp(-1, 1).tolist()
-
     def state_dict(self) -> dict[str, Any]:
-        return {"history": {client: [list(entry) for entry in past] for client, past in self.history.items()}}
+        return {
+            client: {"rounds": [list(entry) for entry in past.rounds], "direction": _copy(past.direction)}
+            for client, past in self.past.items()
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.history = {
-            client: [(int(t), float(norm), float(cosine)) for t, norm, cosine in past]
-            for client, past in state["history"].items()
+        self.past = {
+            client: Past(
+                [(int(t), norm, cosine) for t, norm, cosine in past["rounds"]], _copy(past["direction"])
+            )
+            for client, past in state.items()
         }
+
+
+def _unit_beside(ahead: Tensor, *estimates: Tensor | None) -> Tensor | None:
+    """The part of the first usable estimate that is orthogonal to `ahead`, normalised; None if there is none."""
+    for estimate in estimates:
+        if estimate is None:
+            continue
+        estimate = estimate.to(ahead.dtype)
+        beside = estimate - torch.dot(estimate, ahead) * ahead
+        beside -= torch.dot(beside, ahead) * ahead  # once more: the first projection leaves rounding behind
+        size = _norm(beside)
+        if size > HIDDEN * _norm(estimate):
+            return beside / size
+    return None
+
+
+def _norm(vector: Tensor) -> float:
+    return math.sqrt(float(row_squared_norms(vector[None])))
+
+
+def _cosine(vector: Tensor, step: Tensor | None) -> float:
+    """NaN where either is zero or there is no step yet."""
+    if step is None:
+        return math.nan
+    lengths = _norm(vector) * _norm(step)
+    if lengths == 0:
+        return math.nan
+    return min(1.0, max(-1.0, float(torch.dot(vector, step.to(vector.dtype))) / lengths))
+
+
+def _copy(vector: Tensor | None) -> Tensor | None:
+    return None if vector is None else vector.clone()
