@@ -107,8 +107,12 @@ class PreparedSource(DatasetSource):
 
 def cache_options(source: PreparedSource) -> dict[str, Any]:
     """The options that decide what is in the cache."""
-    given: dict[str, Any] = source.params.model_dump(mode="json")
-    return {key: value for key, value in sorted(given.items()) if key not in source.load_only}
+    given: dict[str, Any] = source.params.model_dump()
+    return {
+        key: str(value.resolve()) if isinstance(value, Path) else value
+        for key, value in sorted(given.items())
+        if key not in source.load_only
+    }
 
 
 def cache_folder(source: PreparedSource, root: Path | None = None) -> Path:

@@ -1,0 +1,121 @@
+"""Chest X-rays: the NIH's ChestX-ray8 (now 14 findings) and Stanford's CheXpert."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from wardround.datasets.base import Task, register
+from wardround.datasets.images import GREY_IMAGENET, ImageParams, ImageSource, Samples
+from wardround.datasets.skin import find_images
+from wardround.datasets.tables import read_table
+from wardround.errors import DataError
+
+SLIGHT_TURN = {"degrees": 5.0}  # no flips: the heart is on the left
+
+
+@register("chestxray8")
+class ChestXray8(ImageSource):
+    """Frontal X-rays of 30,805 patients; 14 findings read from the reports by machine.
+
+    Wang et al., "ChestX-ray8: hospital-scale chest X-ray database and benchmarks", CVPR 2017.
+    """
+
+    task = Task.MULTILABEL
+    summary = "NIH chest X-rays: 14 findings"
+    licence = "free use with attribution to the NIH Clinical Center"
+    origin = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
+    layout = "Data_Entry_2017.csv (or Data_Entry_2017_v2020.csv) and the folders images_001 … of .png files"
+    channels = 1
+    shades = GREY_IMAGENET
+    augmentation = SLIGHT_TURN
+    class_names = (
+        "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia",
+        "Infiltration", "Mass", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",
+    )  # fmt: skip
+
+    def samples(self, folder: Path) -> Samples:
+        places = [folder / "Data_Entry_2017.csv", folder / "Data_Entry_2017_v2020.csv"]
+        path = next((place for place in places if place.is_file()), places[0])
+        table = read_table(path, ["Image Index", "Finding Labels", "Patient ID"], self.origin)
+        targets = np.zeros((len(table["Image Index"]), len(self.class_names)), dtype=np.float32)
+        for row, cell in enumerate(table["Finding Labels"]):
+            for finding in cell.split("|"):
+                if finding in self.class_names:
+                    targets[row, self.class_names.index(finding)] = 1
+                elif finding != "No Finding":
+                    raise DataError(
+                        f"{path}: unknown finding {finding!r} in row {row + 1}; known: No Finding, "
+                        f"{', '.join(self.class_names)}"
+                    )
+        names = [name.removesuffix(".png") for name in table["Image Index"]]
+        return Samples(find_images(folder, names, ".png"), targets, table["Patient ID"])
+
+
+@register("chexpert")
+class CheXpert(ImageSource):
+    """Chest X-rays of 65,240 patients; 13 findings, what the report leaves uncertain counted as absent.
+
+    Irvin et al., "CheXpert: a large chest radiograph dataset with uncertainty labels", AAAI 2019. The two
+    tables are taken together and split anew by patient.
+    """
+
+    task = Task.MULTILABEL
+    summary = "CheXpert chest X-rays: 13 findings, uncertain counts as absent"
+    licence = "Stanford University Dataset Research Use Agreement"
+    origin = "https://stanfordmlgroup.github.io/competitions/chexpert"
+    layout = "train.csv, valid.csv and the folders train and valid of .jpg files (CheXpert-v1.0 or -small)"
+    channels = 1
+    shades = GREY_IMAGENET
+    augmentation = SLIGHT_TURN
+    class_names = (
+        "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation",
+        "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture",
+        "Support Devices",
+    )  # fmt: skip
+
+    class Params(ImageParams):
+        view: Literal["frontal", "lateral", "all"] = "frontal"
+
+    def samples(self, folder: Path) -> Samples:
+        paths: list[Path] = []
+        patients: list[str] = []
+        rows: list[list[float]] = []
+        for name in ("train.csv", "valid.csv"):
+            table = read_table(folder / name, ["Path", "Frontal/Lateral", *self.class_names], self.origin)
+            views = [view.strip().lower() for view in table["Frontal/Lateral"]]
+            for row in (i for i, view in enumerate(views) if self.params.view in ("all", view)):
+                paths.append(_image(folder, table["Path"][row]))
+                patients.append(_patient(table["Path"][row], folder / name))
+                rows.append([self._present(table[c][row], c, folder / name) for c in self.class_names])
+        if not rows:
+            raise DataError(f"{folder}: train.csv and valid.csv list no image with view '{self.params.view}'")
+        return Samples(paths, np.array(rows, dtype=np.float32), patients)
+
+    def _present(self, cell: str, column: str, path: Path) -> float:
+        """1 mentioned as present; 0 absent, −1 uncertain and an empty cell (not mentioned) all count as 0."""
+        try:
+            value = float(cell or 0)
+        except ValueError:
+            value = float("nan")
+        if value not in (1, 0, -1):
+            raise DataError(f"{path}: column '{column}' holds {cell!r}; expected 1, 0, -1 or nothing")
+        return float(value == 1)
+
+
+def _image(folder: Path, listed: str) -> Path:
+    """Tables name images from the release's own top folder on, whatever that folder is called here."""
+    parts = Path(listed).parts
+    candidates: Iterable[Path] = (folder / listed, folder.joinpath(*parts[1:]))
+    return next((path for path in candidates if path.is_file()), folder.joinpath(*parts[1:]))
+
+
+def _patient(listed: str, path: Path) -> str:
+    found = re.search(r"patient\d+", listed)
+    if found is None:
+        raise DataError(f"{path}: no patient number in the image path {listed!r}; expected …/patient00001/…")
+    return found.group()

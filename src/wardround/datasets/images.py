@@ -1,0 +1,203 @@
+"""What all image datasets share: files in, a memory-mapped cache of pixels, normalised batches out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.datasets.augmentation import Augmentation
+from wardround.datasets.base import Dataset, MappedRows, Parameters, Split, Task, check_classes, split_units
+from wardround.datasets.decoding import IMAGES, MOMENTS, Job, decode_all
+from wardround.datasets.preparation import Cache, PreparedSource, Workspace
+from wardround.errors import DataError
+
+__all__ = [
+    "GREY_IMAGENET", "IMAGENET", "ImageParams", "ImageSource", "Normalise", "Samples", "mapped",
+    "moments_of", "training_shades",
+]  # fmt: skip
+
+Shades = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of each channel, of shades between 0 and 1."""
+IMAGENET: Shades = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+GREY_IMAGENET: Shades = ((0.449,), (0.226,))
+LISTED = 10
+"""Unreadable images that an error names; the rest is counted."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the raw folder says about its images; one entry an image in every sequence."""
+
+    paths: Sequence[Path]
+    targets: np.ndarray
+    """Class indices, or n × findings zeros and ones."""
+    units: Sequence[str]
+    """The patient or lesion of each image."""
+    groups: Sequence[str] | None = None
+
+
+class Normalise:
+    """uint8 pixels → float32 shades with mean 0 and deviation 1, batch by batch."""
+
+    def __init__(self, shades: Shades) -> None:
+        mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in shades)
+        self.scale, self.shift = 1 / (255 * deviation), mean / deviation
+
+    def __call__(self, stored: Tensor) -> Tensor:
+        return stored.to(torch.float32).mul_(self.scale).sub_(self.shift)
+
+
+class ImageParams(Parameters):
+    """What all image datasets can be told."""
+
+    size: int = Field(224, ge=8, le=1024)
+    """Height and width that images are scaled to."""
+    augment: bool = True
+    """Whether training sees randomly changed images."""
+
+
+class ImageSource(PreparedSource):
+    """An image dataset: a member says which files there are and what is on them."""
+
+    channels: ClassVar[int] = 3
+    class_names: ClassVar[tuple[str, ...]]
+    shades: ClassVar[Shades | None] = IMAGENET
+    """What images are normalised with; None: mean and deviation of the training images."""
+    augmentation: ClassVar[dict[str, Any]] = {}
+    """Of training images; see `Augmentation`."""
+    load_only = frozenset({"augment"})
+
+    class Params(ImageParams):
+        """What all image datasets can be told."""
+
+    def samples(self, folder: Path) -> Samples:
+        """The images of the raw folder, listed and labelled."""
+        raise NotImplementedError
+
+    def labels(self, targets: np.ndarray) -> tuple[Task, tuple[str, ...], np.ndarray]:
+        """Task, class names and targets as the options want them, from those stored."""
+        return self.task, self.class_names, targets
+
+    def raw_files(self, folder: Path | None) -> Iterable[Path]:
+        assert folder is not None
+        there = [path for path in self.samples(folder).paths if path.is_file()]
+        if not there:
+            raise DataError(
+                f"none of the images listed in {folder} is there; expected: {self.layout}; get it from {self.origin}"
+            )
+        return there
+
+    def build(self, folder: Path | None, work: Workspace) -> dict[str, Any]:
+        assert folder is not None
+        samples = self.samples(folder)
+        unreadable: dict[int, str] = {}
+        job = Job(work.folder, self.params.size, self.channels)
+        for done, found in decode_all(samples.paths, job, work.workers):
+            unreadable |= found
+            work.progress("images", done, len(samples.paths))
+        named = {str(samples.paths[row].relative_to(folder)): unreadable[row] for row in sorted(unreadable)}
+        if named and not work.skip_corrupt:
+            raise DataError(_complaint(named, folder))
+        kept = np.array([row for row in range(len(samples.paths)) if row not in unreadable])
+        if not len(kept):
+            raise DataError(f"no image in {folder} can be read: {_complaint(named, folder)}")
+        targets = samples.targets[kept]
+        with work.writing("samples.npz") as path, path.open("wb") as file:
+            np.savez(
+                file,
+                rows=kept,
+                targets=targets,
+                units=np.asarray(samples.units, dtype=str)[kept],
+                **({} if samples.groups is None else {"groups": np.asarray(samples.groups, dtype=str)[kept]}),
+            )
+        return {
+            "images": len(kept),
+            "units": len(set(np.asarray(samples.units, dtype=str)[kept])),
+            "labels": self._label_counts(targets),
+            "unreadable": named,
+        }
+
+    def _label_counts(self, targets: np.ndarray) -> dict[str, int]:
+        counts = (
+            targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(self.class_names))
+        )
+        told = {name: int(count) for name, count in zip(self.class_names, counts, strict=True)}
+        empty = [name for name, count in told.items() if not count]
+        if empty and targets.ndim == 1:
+            raise DataError(
+                f"dataset '{self.name}': no image of class {', '.join(map(repr, empty))}; expected: {self.layout}; "
+                f"get it from {self.origin}"
+            )
+        return told
+
+    def read(self, cache: Cache, seed: int) -> Dataset:
+        images = mapped(cache / IMAGES)
+        with np.load(cache / "samples.npz") as stored:
+            rows, units, raw = stored["rows"], stored["units"], stored["targets"]
+            groups = stored.get("groups", None)
+        task, names, labels = self.labels(raw)
+        targets = torch.from_numpy(np.ascontiguousarray(labels))
+        parts = self.parts(units, seed)
+        moments = np.load(cache / MOMENTS, mmap_mode="r")
+        shades = self.shades or training_shades(moments[rows[parts[0]]])
+        train, validation, test = (
+            Split(
+                # Reads like a tensor without filling memory with the whole array.
+                cast(Tensor, MappedRows(images, torch.from_numpy(rows[part]))),
+                targets[part],
+                None if groups is None else tuple(groups[part].tolist()),
+            )
+            for part in parts
+        )
+        change: Callable[[Tensor, torch.Generator], Tensor] | None = None
+        if self.params.augment and self.augmentation:
+            change = Augmentation(**self.augmentation, deviation=shades[1])
+        dataset = Dataset(
+            self.name, task, names, train, validation, test, Normalise(shades), change, facts=cache.facts
+        )
+        return check_classes(dataset)
+
+    def parts(self, units: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of train, validation and test."""
+        return split_units(units, seed)
+
+
+def mapped(path: Path) -> Tensor:
+    """A stored array as a tensor that is read from disk as it is used.
+
+    Mapped copy-on-write: torch wants memory that may be written to, and the file must never change.
+    """
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def moments_of(images: Tensor) -> np.ndarray:
+    """Mean and mean square of the shades of each image and channel: n × 2 × channels."""
+    found = []
+    for piece in images.split(500):  # never all of them in memory as floats
+        shades = piece.to(torch.float32).div_(255)
+        found.append(torch.stack([shades.mean((2, 3)), shades.square().mean((2, 3))], 1).numpy())
+    return np.concatenate(found)
+
+
+def training_shades(moments: np.ndarray) -> Shades:
+    """Mean and deviation of a set of images from the moments of each (n × 2 × channels)."""
+    mean, square = moments.astype(float).mean(0)
+    deviation = [max(math.sqrt(max(s - m * m, 0.0)), 1 / 255) for m, s in zip(mean, square, strict=True)]
+    return tuple(mean.tolist()), tuple(deviation)
+
+
+def _complaint(named: dict[str, str], folder: Path) -> str:
+    listed = "; ".join(f"{name} ({reason})" for name, reason in list(named.items())[:LISTED])
+    more = f"; and {len(named) - LISTED} more" if len(named) > LISTED else ""
+    return (
+        f"{len(named)} unreadable image{'s' if len(named) > 1 else ''} in {folder}: {listed}{more}; mend or fetch "
+        "them again, or leave them out with --skip-corrupt"
+    )
