@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+STOPPED = 130  # what shells expect after Ctrl-C
 CORES = os.cpu_count() or 1
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
@@ -200,11 +201,12 @@ def main() -> None:
     except (WardroundError, ConfigError) as error:
         code = _complain(str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
-        print("wardround: stopped; the same command goes on from here", file=sys.stderr)
-        code = 130
+        code = STOPPED
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    if code == STOPPED:  # which is also how typer reports Ctrl-C
+        print("wardround: stopped; the same command goes on from here", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -71,9 +71,7 @@ def _known_keys(section: str, member: str) -> list[str]:
 def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
     """A section `{name: …, parameters…}`, checked by its registry and filled with defaults."""
     registry, beside = SECTIONS[section]
-    if "name" not in values:
-        raise ConfigError(f"{section} needs a name; known: {', '.join(registry.available())}")
-    name = values["name"]
+    name = values.get("name", RunConfig.model_fields[section].default["name"])
     where = f"{registry.kind} '{name}'"
     known = _known_keys(section, name)
     for key in values:

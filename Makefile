@@ -1,0 +1,39 @@
+# Everything from nothing: `make demo` and `make test` need only Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+LOCKED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt
+
+.PHONY: demo test check lint bench clean
+
+demo: .venv/.core
+	$(BIN)/wardround demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: .venv/.dev  ## the fast subset, for every day
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.dev
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# `python -m pip` throughout: a console script would break when the folder is moved.
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.core: pyproject.toml requirements.txt | .venv/bin/python
+	@echo "setting up .venv (a few minutes the first time) …"
+	$(LOCKED) --editable ".[fast]"
+	@touch $@
+
+.venv/.dev: .venv/.core
+	$(LOCKED) --editable ".[fast,imaging,ray,dev]"
+	@touch $@

@@ -1,0 +1,94 @@
+"""Matrices: what they expand to, and that two workers give what one gives."""
+
+import os
+import signal
+
+import pytest
+
+from wardround.errors import ConfigError
+from wardround.experiments import RunFolder, expand, presets, run, run_many
+
+
+def test_base_axes_runs_and_seeds_multiply():
+    configs = expand(
+        {
+            "name": "m",
+            "base": {"rounds": 3, "aggregator": {"name": "caac", "t_boot": 4}},
+            "runs": [{"attack": {"name": "none"}}, {"attack.name": "sign-flip", "attack.fraction": 0.2}],
+            "axes": {"aggregator.name": ["caac", "mean"], "partition.alpha": [0.1, 1.0]},
+            "seeds": [3, 4],
+        }
+    )
+    assert len(configs) == 16
+    assert len({config.hash for config in configs}) == 16
+    assert {config.aggregator.get("t_boot") for config in configs} == {4, None}, "mean has no t_boot"
+    assert {config.seed for config in configs} == {3, 4}
+
+
+def test_a_run_that_occurs_twice_is_run_once():
+    assert len(expand({"axes": {"seed": [0, 0]}})) == 1
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ({"bse": {}}, "unknown key 'bse'; did you mean 'base'"),
+        ({"axes": {"seed": 3}}, "axes.seed must be a list"),
+        ({"axes": {"agregator.name": ["caac"]}}, "unknown key 'agregator'"),
+        ({"runs": [{"rounds": 0}]}, "rounds"),
+    ],
+)
+def test_a_wrong_matrix(matrix, message):
+    with pytest.raises(ConfigError, match=message):
+        expand(matrix)
+
+
+def test_every_preset_expands():
+    for name in presets.available():
+        assert expand(*presets.matrix_from(name))
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):
+        presets.matrix_from("dmo")
+
+
+@pytest.mark.slow
+def test_two_workers_give_what_one_gives_and_finished_runs_are_skipped(tiny, tmp_path):
+    configs = expand({"base": tiny, "axes": {"aggregator.name": ["fedavg", "caac"]}, "seeds": [0, 1]})
+    seen = []
+    ends = run_many(configs, tmp_path / "two", 2, seen.append)
+    assert [event.kind for event in ends] == ["finished"] * 4
+    assert sum(event.kind == "round" for event in seen) == 4 * 6
+    for config in configs:
+        alone = run(config, tmp_path / "one").summary()
+        together = RunFolder(tmp_path / "two" / config.run_name).summary()
+        assert together["final"] == alone["final"]
+        assert together["detection"] == alone["detection"]
+    assert [event.kind for event in run_many(configs, tmp_path / "two", 2, seen.append)] == ["skipped"] * 4
+
+
+@pytest.mark.slow
+def test_a_failed_run_does_not_stop_the_others(tiny, tmp_path):
+    tiny["partition"] = {"name": "dirichlet", "clients": 6}
+    configs = expand({"base": tiny, "axes": {"partition.min_size": [1000, 10]}})
+    ends = run_many(configs, tmp_path, 1, lambda event: None)
+    assert [event.kind for event in ends] == ["failed", "finished"]
+    assert "need 6000 training samples" in ends[0].reason
+
+
+@pytest.mark.slow
+def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, tmp_path):
+    (config,) = expand({"base": {**tiny, "rounds": 30}})
+    whole = run(config, tmp_path / "whole").summary()
+    killed = []
+
+    def kill_once(event):
+        if event.kind == "round" and event.round >= 5 and not killed:
+            killed.append(event.round)
+            import multiprocessing
+
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGKILL)
+
+    (end,) = run_many([config], tmp_path / "killed", 1, kill_once)
+    assert killed
+    assert end.kind == "finished"
+    assert RunFolder(tmp_path / "killed" / config.run_name).summary()["final"] == whole["final"]

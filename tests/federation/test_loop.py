@@ -1,0 +1,130 @@
+"""The round loop on small networks: what moves, what stays at home, who sees what."""
+
+import pytest
+import torch
+from torch import nn
+
+from wardround import aggregators, attacks, datasets
+from wardround.datasets import partition
+from wardround.federation.loop import Federation, Schedule, objective_of
+from wardround.randomness import seed_for
+from wardround.training import ClientData, ClientTask, SequentialTrainer, TrainingParams
+
+
+def network(batch_norm: bool) -> nn.Module:
+    torch.manual_seed(0)
+    middle = [nn.BatchNorm1d(8)] if batch_norm else []
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.ReLU(), nn.Linear(8, 1))
+
+
+def federation(rule="fedavg", batch_norm=False, campaign=None, **schedule) -> Federation:
+    dataset = datasets.create("synthetic", samples=300, features=6).load(0)
+    assignment = partition.create("iid", clients=4).assign(dataset.train, dataset.test, 0)
+    model, training = network(batch_norm), TrainingParams(lr=0.01)
+    return Federation(
+        dataset,
+        assignment,
+        model,
+        aggregators.create(rule),
+        campaign or attacks.Campaign(attacks.create("none"), frozenset()),
+        SequentialTrainer(model, objective_of(dataset), training),
+        training,
+        Schedule(**{"rounds": 5, **schedule}),
+    )
+
+
+def test_a_round_of_fedavg_by_hand():
+    """Train each client alone with the same seeds; the model must move by their mean weighted by size."""
+    fed = federation()
+    start = fed.weights.clone()
+    trainer = SequentialTrainer(network(False), objective_of(fed.dataset), fed.training)
+    rows = []
+    for client, indices in zip(fed.clients, fed.assignment.train, strict=True):
+        index = torch.from_numpy(indices)
+        data = ClientData(fed.dataset.train.inputs, index, fed.dataset.train.targets[index])
+        task = ClientTask(client, data, seed_for(0, "train", 1, client))
+        rows.append((len(data), trainer.train(start, [task], 0.01, 0.0).matrix[0]))
+    expected = sum(n * row.double() for n, row in rows) / sum(n for n, _ in rows)
+    fed.step(1)
+    torch.testing.assert_close((fed.weights - start).double(), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_the_server_learning_rate_scales_the_step():
+    whole, half = federation(), federation(server_lr=0.5)
+    start = whole.weights.clone()
+    whole.step(1)
+    half.step(1)
+    torch.testing.assert_close(2 * (half.weights - start), whole.weights - start, rtol=1e-3, atol=1e-6)
+
+
+def test_the_attack_is_on_only_in_its_window():
+    attacked = attacks.Campaign(attacks.create("sign-flip"), frozenset({"hospital-01"}), start=2, end=3)
+    clean, fed = federation(), federation(campaign=attacked)
+    clean.step(1)
+    fed.step(1)
+    assert torch.equal(clean.weights, fed.weights)
+    fed.step(2)
+    clean.step(2)
+    assert not torch.equal(clean.weights, fed.weights)
+    lines = fed.step(3).clients
+    assert not any(line["attacking"] for line in lines)
+    assert [line["client"] for line in lines if line["byzantine"]] == ["hospital-01"]
+
+
+def test_the_root_set_is_drawn_from_validation_and_not_validated_on():
+    fed = federation("fltrust", root_samples=12)
+    assert len(fed.root) == 12
+    assert len(fed.validation_rows) == len(fed.dataset.validation) - 12
+    assert not set(fed.root.rows.tolist()) & set(fed.validation_rows.tolist())
+    before = fed.weights.clone()
+    result = fed.step(1)
+    assert len(result.clients) == 4, "the root update is no client"
+    assert not torch.equal(before, fed.weights)
+
+
+@pytest.mark.parametrize("rule", ["fedbn"])
+def test_batch_norm_stays_at_home(rule):
+    fed = federation(rule, batch_norm=True)
+    mask = fed.layout.batch_norm_mask
+    assert int(mask.sum()) == 4 * 8, "weight, bias, running mean and variance"
+    initial = fed.weights[mask].clone()
+    result = fed.step(1)
+    assert torch.equal(fed.weights[mask], initial), "the server never sees BatchNorm"
+    own = [fed.local_batch_norm[client] for client in fed.clients]
+    assert not torch.equal(own[0], own[1]), "each client has its own"
+    assert set(result.per_client) == set(fed.clients)
+    assert result.metrics is not None
+    torch.testing.assert_close(fed._start_of("hospital-00")[mask], own[0])
+
+
+def test_a_client_not_seen_before_starts_with_the_initial_batch_norm():
+    fed = federation("fedbn", batch_norm=True, participation=0.5)
+    mask = fed.layout.batch_norm_mask
+    initial = fed.weights[mask].clone()
+    fed.step(1)
+    unseen = next(client for client in fed.clients if client not in fed.local_batch_norm)
+    assert torch.equal(fed._start_of(unseen)[mask], initial)
+
+
+def test_without_fedbn_running_statistics_travel():
+    fed = federation("fedavg", batch_norm=True)
+    before = fed.weights[fed.layout.batch_norm_mask].clone()
+    assert fed.step(1).per_client is None
+    assert not torch.equal(fed.weights[fed.layout.batch_norm_mask], before)
+
+
+def test_fedprox_asks_for_the_proximal_term():
+    plain, proximal = federation("fedavg"), federation("fedprox")
+    plain.step(1)
+    proximal.step(1)
+    start = federation().weights
+    assert not torch.equal(plain.weights, proximal.weights)
+    assert (proximal.weights - start).norm() < (plain.weights - start).norm()
+
+
+def test_state_goes_round_the_world_and_back():
+    fed, other = federation("fedbn", batch_norm=True), federation("fedbn", batch_norm=True)
+    fed.step(1)
+    other.load_state_dict(fed.state_dict())
+    assert fed.step(2).metrics == other.step(2).metrics
+    assert torch.equal(fed.weights, other.weights)
