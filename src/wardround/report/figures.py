@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,10 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
             partitions[key] = run
     for number, (key, run) in enumerate(sorted(partitions.items())):
         held = run.record["clients"]
-        labels = [f"{client} ⚠" if client in run.byzantine else client for client in held]
+        prefix = os.path.commonprefix(list(held))  # noqa: RUF071 - of names, not of paths
+        labels = [
+            f"{client.removeprefix(prefix)}{' ⚠' if client in run.byzantine else ''}" for client in held
+        ]
         yield Figure(
             f"partition-{number}",
             f"Who holds which data: {key}",
@@ -151,7 +155,7 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
             ],
             {
                 "barmode": "stack",
-                "xaxis": {"tickangle": -60},
+                "xaxis": {"title": {"text": f"{prefix.rstrip('-_ ') or 'client'}"}, "type": "category"},
                 "yaxis": {"title": {"text": "training samples"}},
             },
         )  # fmt: skip

@@ -18,7 +18,6 @@ __all__ = ["write_page"]
 
 HEADINGS = (
     ("method", True, "the aggregation rule"),
-    ("setting", True, "dataset, partition, number of clients"),
     ("attack", True, "what the Byzantine clients do"),
     ("seeds", False, "finished runs behind this line"),
     ("AUROC", False, "test AUROC after the last round, mean over seeds"),
@@ -72,15 +71,19 @@ Press a heading to sort.</p>
 
 
 def _table(lines: Sequence[Comparison]) -> str:
+    settings = {line.setting for line in lines}
+    if len(settings) > 1:
+        tables = [
+            (setting, [line for line in lines if line.setting == setting]) for setting in sorted(settings)
+        ]
+        return "".join(f"<h2>{html.escape(setting)}</h2>{_table(part)}" for setting, part in tables)
     head = "".join(
         f'<th{" class=word" if word else ""} title="{hint}"><button type="button">{name}</button></th>'
         for name, word, hint in HEADINGS
     )
     body = "".join(
         "<tr>"
-        + "".join(
-            f'<td class="word">{html.escape(text)}</td>' for text in (line.method, line.setting, line.attack)
-        )
+        + "".join(f'<td class="word">{html.escape(text)}</td>' for text in (line.method, line.attack))
         + f"<td>{line.seeds}{f' (+{line.unfinished} unfinished)' if line.unfinished else ''}</td>"
         + "".join(map(_cell, (line.auroc, line.auroc_sd, line.loss_of_auroc)))
         + "".join(map(_percent, (line.tpr, line.fpr)))

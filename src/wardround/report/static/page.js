@@ -9,11 +9,11 @@ function draw() {
       ...figure.layout,
       paper_bgcolor: colour("--ground"), plot_bgcolor: colour("--ground"),
       font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
-      margin: { l: 60, r: 20, t: 10, b: 50 }, hovermode: "closest",
-      legend: { orientation: "h", y: -0.22 },
+      margin: { l: 60, r: 20, t: 40, b: 50 }, hovermode: "closest",
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
       xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
     };
-    Plotly.react(figure.key, figure.data, layout, { responsive: true, displaylogo: false });
+    Plotly.react(figure.key, figure.data, layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
   }
 }
 draw();
