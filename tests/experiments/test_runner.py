@@ -37,7 +37,7 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     ]  # fmt: skip
     config = yaml.safe_load(folder.config_path.read_text())
     assert config["training"]["lr"] == 0.001, "defaults included"
-    assert {"wardround", "torch", "platform", "byzantine", "knowledge"} <= set(config["record"])
+    assert {"wardround", "torch", "platform", "engine", "attack"} <= set(config["record"])
     rounds = folder.rounds()
     assert [line["round"] for line in rounds] == [1, 2, 3, 4, 5, 6]
     assert {"train", "attack", "aggregate", "evaluate"} <= set(rounds[0]["seconds"])
@@ -46,7 +46,7 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     assert len(clients) == 36
     assert {"round", "client", "byzantine", "num_samples", "weight", "score", "flag", "anomaly"} <= set(clients[0])
     attackers = {line["client"] for line in clients if line["byzantine"]}
-    assert attackers == set(config["record"]["byzantine"])
+    assert attackers == set(config["record"]["attack"]["byzantine"])
     assert len(attackers) == 2
     assert {line["round"] for line in clients if line["attacking"]} == {4, 5, 6}
     summary = folder.summary()

@@ -42,7 +42,7 @@ class Run:
     def attack(self) -> str:
         """The attack in a few words: name, share and onset."""
         attack = self.config["attack"]
-        byzantine = len(self.record.get("byzantine", ()))
+        byzantine = len(self.byzantine)
         if attack["name"] == "none" or not byzantine:
             return "clean"
         share = round(100 * byzantine / max(1, len(self.record["clients"])))
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def byzantine(self) -> list[str]:
-        return self.record.get("byzantine", [])
+        return self.record.get("attack", {}).get("byzantine", [])
 
     def final(self, metric: str) -> float | None:
         """A test metric after the last round."""

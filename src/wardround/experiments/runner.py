@@ -120,10 +120,9 @@ def record(federation: Federation) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "engine": federation.trainer.engine,
-        "parameters": federation.layout.size,
+        "model_parameters": federation.layout.size,
         "aggregator": federation.rule.resolved(federation.per_round),
-        "byzantine": sorted(campaign.byzantine),
-        "knowledge": campaign.attack.knowledge.value,
+        "attack": campaign.record(),
         "task": federation.dataset.task.value,
         "class_names": list(federation.dataset.class_names),
         "clients": {

@@ -5,6 +5,7 @@ The loop knows the contracts of the other rooms and none of their members.
 
 from __future__ import annotations
 
+import copy
 import math
 import resource
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +21,11 @@ from torch import Tensor, nn
 
 from wardround.aggregators.base import Aggregator, sample_weights
 from wardround.aggregators.kernels import weighted_sum
-from wardround.attacks.base import LocalData
+from wardround.attacks.base import Defence, LocalData
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.datasets.partition import Assignment
-from wardround.federation.evaluation import evaluate
+from wardround.federation.evaluation import evaluate, predict
 from wardround.randomness import numpy_generator, seed_for
 from wardround.training.base import ClientData, ClientTask, Objective, Trainer, TrainingParams, learning_rate
 from wardround.updates import Aggregation, Layout, Updates
@@ -130,9 +132,9 @@ class Federation:
                 self.weights,
                 self.previous_weights,
                 total_clients=len(self.clients),
+                defence=self._defence(matrix, chosen, loss, round, root_update),
             )
-        counts = [len(self.data[client]) for client in chosen]
-        updates = Updates(matrix, chosen, counts, metrics, self.layout)
+        updates = self._updates(matrix, chosen, metrics)
         with _timed(seconds, "aggregate"):
             result = self.rule.aggregate(updates, round, self.weights, root_update)
         if round <= 5:
@@ -154,6 +156,25 @@ class Federation:
         told.memory_mb = _peak_memory_mb()
         return told
 
+    def _updates(self, matrix: Tensor, chosen: tuple[str, ...], metrics: dict[str, Tensor]) -> Updates:
+        return Updates(matrix, chosen, [len(self.data[c]) for c in chosen], metrics, self.layout)
+
+    def _defence(
+        self, matrix: Tensor, chosen: tuple[str, ...], loss: Tensor, round: int, root: Tensor | None
+    ) -> Defence | None:
+        """What an attacker that knows the defender may ask: the round's result, were these rows sent."""
+        if not self.campaign.attack.knows_defence:
+            return None
+        byzantine = [i for i, client in enumerate(chosen) if client in self.campaign.byzantine]
+
+        def answer(crafted: Tensor) -> Aggregation:
+            rows = matrix.clone()
+            rows[byzantine] = crafted.to(rows.dtype)
+            rule = copy.deepcopy(self.rule)  # asking must not teach the real rule anything
+            return rule.aggregate(self._updates(rows, chosen, {"loss": loss}), round, self.weights, root)
+
+        return answer
+
     def _participants(self, round: int) -> tuple[str, ...]:
         if self.per_round == len(self.clients):
             return self.clients
@@ -161,13 +182,14 @@ class Federation:
         return tuple(self.clients[i] for i in sorted(rng.permutation(len(self.clients))[: self.per_round]))
 
     def _train(self, chosen: tuple[str, ...], round: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        policy, seed = self.rule.client_policy, self.schedule.seed
+        policy, seed, drift = self.rule.client_policy, self.schedule.seed, self.dataset.drift
         tasks = [
             ClientTask(
                 client,
                 self._data_of(client, round),
                 seed_for(seed, "train", round, client),
                 self._start_of(client) if policy.local_batch_norm else None,
+                None if drift is None else partial(drift, client=client, round=round),
             )
             for client in chosen
         ]
@@ -255,7 +277,17 @@ class Federation:
             weights = weights.clone()
             weights[mask] = torch.stack([*self.local_batch_norm.values()]).mean(0)
         told.metrics = self._evaluate(weights, self.dataset.test)
+        for backdoor in self.campaign.attack.backdoors:
+            told.metrics["attack_success"] = self._success_of(backdoor)
         told.validation = self._evaluate(weights, self.dataset.validation, self.validation_rows)
+
+    def _success_of(self, backdoor: Any) -> float:
+        """How often the trigger works on test samples (the model holds the global weights just now)."""
+        test = self.dataset.test
+        logits = predict(self.model, self.dataset, backdoor.trigger(test.inputs))
+        if self.dataset.task is Task.MULTICLASS:
+            return backdoor.success(logits.argmax(1), test.targets)
+        return backdoor.success((logits > 0).to(test.targets.dtype).view_as(test.targets), test.targets)
 
     def _evaluate(self, weights: Tensor, split: Split, rows: Any = None) -> dict[str, float]:
         with torch.no_grad():
@@ -270,7 +302,7 @@ class Federation:
             "previous_weights": self.previous_weights,
             "local_batch_norm": dict(self.local_batch_norm),
             "rule": self.rule.state_dict(),
-            "attack": self.campaign.attack.state_dict(),
+            "attack": self.campaign.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -278,7 +310,7 @@ class Federation:
         self.weights, self.previous_weights = state["weights"], state["previous_weights"]
         self.local_batch_norm = dict(state["local_batch_norm"])
         self.rule.load_state_dict(state["rule"])
-        self.campaign.attack.load_state_dict(state["attack"])
+        self.campaign.load_state_dict(state["attack"])
 
 
 @contextmanager

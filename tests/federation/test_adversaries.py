@@ -1,0 +1,68 @@
+"""Attackers inside the loop: data poisoning, known defences, backdoors, benign drift."""
+
+import pytest
+import torch
+
+from wardround.experiments import load_config
+from wardround.experiments.runner import build
+
+TINY = {
+    "dataset": {"name": "synthetic", "samples": 600, "features": 6},
+    "partition": {"name": "iid", "clients": 6},
+    "model": {"name": "mlp", "hidden": [8]},
+    "training": {"lr": 0.01},
+    "rounds": 6,
+}
+
+
+def federation(**sections):
+    return build(load_config({**TINY, **sections}))
+
+
+def test_flipped_labels_are_used_only_inside_the_window():
+    attack = {"name": "label-flip", "mode": "invert", "p": 1.0, "clients": ["hospital-01"], "start": 2, "end": 3}
+    fed = federation(attack=attack)
+    clean = fed.data["hospital-01"].targets.clone()
+    assert fed._data_of("hospital-01", 1) is fed.data["hospital-01"]
+    assert torch.equal(fed._data_of("hospital-01", 2).targets, 1 - clean)
+    assert fed._data_of("hospital-01", 2) is fed._data_of("hospital-01", 2), "poisoned once and kept"
+    assert fed._data_of("hospital-01", 3) is fed.data["hospital-01"]
+    assert fed._data_of("hospital-02", 2) is fed.data["hospital-02"]
+    assert torch.equal(fed.data["hospital-01"].targets, clean), "the client's own copy stays clean"
+
+
+def test_an_attacker_that_asks_the_defender_teaches_it_nothing():
+    asked = federation(attack={"name": "agr-tailored", "fraction": 0.34}, aggregator={"name": "caac", "t_boot": 0})
+    asked.step(1)
+    assert asked.rule.rounds == 1, "every question went to a copy"
+    assert asked.rule.profiles[:, 4].tolist() == [1.0] * 6
+
+
+def test_a_backdoor_reports_its_success_and_works_when_most_clients_plant_it():
+    dataset = {**TINY["dataset"], "informative": 3}  # so that the trigger on feature 5 means nothing by itself
+    attack = {"name": "backdoor", "target": 1, "features": [5], "fraction": 0.67}
+    planted = federation(attack=attack, dataset=dataset)
+    honest = federation(attack={**attack, "fraction": 0.0}, dataset=dataset)
+    for number in range(1, 7):
+        told, quiet = planted.step(number), honest.step(number)
+    assert told.metrics["attack_success"] > quiet.metrics["attack_success"] + 0.3
+
+
+def test_benign_drift_moves_the_chosen_client_and_nobody_else():
+    drift = {"clients": ["hospital-02"], "start": 2, "ramp": 3, "size": 3.0}
+    dataset = {**TINY["dataset"], "drift": drift}
+    moved, still = federation(dataset=dataset), federation()
+    rows = [fed._train(fed.clients, 1)[0] for fed in (moved, still)]
+    assert torch.equal(*rows), "before the drift"
+    rows = [fed._train(fed.clients, 4)[0] for fed in (moved, still)]
+    same = [torch.equal(a, b) for a, b in zip(*rows, strict=True)]
+    assert same == [True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "caac"])
+def test_a_mixture_strikes_with_all_its_parts(rule):
+    parts = [{"name": "noise", "share": 0.5}, {"name": "label-flip", "share": 0.5}]
+    fed = federation(attack={"name": "mix", "parts": parts, "fraction": 0.67}, aggregator={"name": rule})
+    record = fed.campaign.record()
+    assert sorted(len(part["clients"]) for part in record["parts"]) == [2, 2]
+    assert fed.step(1).metrics is not None
