@@ -5,6 +5,7 @@
     │   └── ParameterError   an unknown or impossible parameter of a rule, attack, dataset, …
     ├── DataError            raw data that is missing, unreadable or not what was expected
     ├── TooFewClients        a rule was given fewer clients than its mathematics needs
+    ├── WorkerDied           a worker process ended in the middle of its work
     └── MissingExtra         an optional dependency is not installed; says what to install
 
 The command line prints the message of any of these on one line and exits with code 2. Anything else is
@@ -25,6 +26,7 @@ __all__ = [
     "ParameterError",
     "TooFewClients",
     "WardroundError",
+    "WorkerDied",
     "did_you_mean",
     "require",
 ]
@@ -48,6 +50,10 @@ class DataError(WardroundError):
 
 class TooFewClients(WardroundError):
     """A rule was given fewer clients than its mathematics needs."""
+
+
+class WorkerDied(WardroundError):
+    """A worker process ended in the middle of its work (killed, or out of memory)."""
 
 
 class MissingExtra(WardroundError):

@@ -13,15 +13,26 @@ from wardround.training.base import (
     TrainingParams,
     learning_rate,
 )
+from wardround.training.engines import DEVICES, ENGINES, Device, Engine, make_trainer, resolve_device
+from wardround.training.processes import ProcessesTrainer
 from wardround.training.sequential import SequentialTrainer
+from wardround.training.vectorized import VectorizedTrainer
 
 __all__ = [
+    "DEVICES",
+    "ENGINES",
     "ClientData",
     "ClientTask",
+    "Device",
+    "Engine",
     "Objective",
+    "ProcessesTrainer",
     "SequentialTrainer",
     "Trained",
     "Trainer",
     "TrainingParams",
+    "VectorizedTrainer",
     "learning_rate",
+    "make_trainer",
+    "resolve_device",
 ]

@@ -1,0 +1,93 @@
+"""Which engine trains: picked by the model and the machine, or wished for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from wardround.errors import ConfigError, did_you_mean
+from wardround.training.base import Objective, Trainer, TrainingParams
+from wardround.training.dense import DenseStack, NotDense
+from wardround.training.processes import ProcessesTrainer, available_cores, why_no_processes
+from wardround.training.sequential import SequentialTrainer
+from wardround.training.vectorized import VectorizedTrainer
+
+__all__ = ["DEVICES", "ENGINES", "Device", "Engine", "make_trainer", "resolve_device"]
+
+Engine = Literal["auto", "vectorized", "sequential", "processes"]
+Device = Literal["auto", "cpu", "cuda"]
+ENGINES = ("auto", "vectorized", "sequential", "processes")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """The device to compute on; `auto` is the GPU where there is one.
+
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    if device not in DEVICES:
+        raise ConfigError(f"unknown device {device!r}; {did_you_mean(str(device), DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device 'cuda': torch finds no GPU here; device 'auto' or 'cpu' works")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def make_trainer(
+    model: nn.Module,
+    objective: Objective,
+    params: TrainingParams,
+    engine: str = "auto",
+    device: str = "auto",
+    workers: int | None = None,
+) -> Trainer:
+    """An engine for this model: `vectorized` where the model is a chain of dense layers, else `processes`
+    where there are several cores, else `sequential`.
+
+    `workers` is the number of processes (default: one a core); 1 means that others use the other cores, and
+    `auto` then picks no processes.
+
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> trainer = make_trainer(network, Objective(False, torch.nn.Identity()), TrainingParams())
+    >>> trainer.engine
+    'vectorized'
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"unknown engine {engine!r}; {did_you_mean(str(engine), ENGINES)}")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
+    where = resolve_device(device)
+    reasons = {
+        "vectorized": _why_not_vectorized(model),
+        "processes": "a GPU is not shared between processes" if where.type == "cuda" else why_no_processes(),
+        "sequential": None,
+    }
+    chosen = _pick(reasons, workers) if engine == "auto" else engine
+    if reasons[chosen] is not None:
+        working = [name for name, reason in reasons.items() if reason is None]
+        raise ConfigError(
+            f"engine '{chosen}' cannot train this model here: {reasons[chosen]}; "
+            f"engines that can: {', '.join(['auto', *working])}"
+        )
+    if chosen == "vectorized":
+        return VectorizedTrainer(model, objective, params, where)
+    if chosen == "processes":
+        return ProcessesTrainer(model, objective, params, workers)
+    return SequentialTrainer(model, objective, params, where)
+
+
+def _pick(reasons: dict[str, str | None], workers: int | None) -> str:
+    if reasons["vectorized"] is None:
+        return "vectorized"
+    several = (available_cores() if workers is None else workers) > 1
+    return "processes" if several and reasons["processes"] is None else "sequential"
+
+
+def _why_not_vectorized(model: nn.Module) -> str | None:
+    try:
+        DenseStack.of(model)
+    except NotDense as reason:
+        return str(reason)
+    return None
