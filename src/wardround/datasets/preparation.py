@@ -279,8 +279,8 @@ def _move_into_place(work: Path, target: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def info(source: DatasetSource, root: Path | None = None) -> dict[str, Any]:
-    """What there is to tell about a dataset, and about its cache where it has one."""
+def info(source: DatasetSource | type[DatasetSource], root: Path | None = None) -> dict[str, Any]:
+    """What there is to tell about a dataset; of one with its options also about its cache."""
     told: dict[str, Any] = {
         "name": source.name,
         "summary": source.summary,
@@ -288,7 +288,11 @@ def info(source: DatasetSource, root: Path | None = None) -> dict[str, Any]:
         "licence": source.licence,
         "origin": source.origin,
         "layout": source.layout,
-        "options": source.params.model_dump(mode="json"),
+        "options": (
+            source.params.model_dump(mode="json")
+            if isinstance(source, DatasetSource)
+            else registry.describe(source.name)
+        ),
     }
     if isinstance(source, PreparedSource):
         folder = cache_folder(source, root)

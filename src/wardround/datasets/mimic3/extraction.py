@@ -54,6 +54,8 @@ def _database(work: Workspace, memory: str) -> Iterator[Any]:
             "preserve_insertion_order": False,
         }
     )
+    # Progress is followed but not printed: what is printed is the caller's to say.
+    database.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
     try:
         yield database
     finally:
