@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -209,12 +209,17 @@ class Guarded:
     dropped: dict[str, str]
 
 
-def guard(updates: Updates, dimension: int | None = None) -> Guarded:
+def guard(
+    updates: Updates,
+    dimension: int | None = None,
+    measure: Callable[[Tensor], Tensor] | None = None,
+) -> Guarded:
     """Drop every row that is not finite, has the wrong length or an impossible sample count.
 
     A row whose norm is beyond float64 counts as not finite: no rule could do anything with it.
 
-    The right length is `dimension`, or the layout's, or else the one most clients sent.
+    The right length is `dimension`, or the layout's, or else the one most clients sent. `measure` gives the
+    rows' squared norms where there is a faster way than `row_squared_norms`.
 
     >>> sent = Updates([torch.ones(3), torch.tensor([1.0, torch.nan, 0.0]), torch.ones(2), torch.zeros(3)])
     >>> guard(sent).dropped
@@ -240,6 +245,8 @@ def guard(updates: Updates, dimension: int | None = None) -> Guarded:
     fit = updates.select(kept) if dropped else updates
     if not kept:
         fit = replace(fit, matrix=torch.empty(0, dimension))
+    if measure is not None and "squared_norms" not in fit.__dict__:
+        fit.__dict__["squared_norms"] = measure(fit.matrix)
     finite = torch.isfinite(fit.squared_norms)
     if not bool(finite.all()):
         dropped |= {fit.clients[i]: "not finite" for i in (~finite).nonzero().flatten().tolist()}

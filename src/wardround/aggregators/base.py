@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators import kernels
 from wardround.errors import ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation, Updates, guard
@@ -102,7 +103,8 @@ class Aggregator(Configurable):
             if needed and value is None:
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
         global_weights, root_update = _vector(global_weights), _vector(root_update)
-        guarded = guard(updates, None if global_weights is None else len(global_weights))
+        dimension = None if global_weights is None else len(global_weights)
+        guarded = guard(updates, dimension, kernels.squared_norms)
         kept = guarded.updates
         context = Context(round, len(updates), global_weights, root_update)
         if guarded.dropped:

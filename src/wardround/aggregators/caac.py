@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
-from wardround.aggregators.kernels import row_dots, weighted_sum
+from wardround.aggregators.kernels import norm, row_dots, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 MU, SIGMA, RHO, RELIABILITY, SEEN = range(5)
@@ -165,7 +165,7 @@ class Caac(Aggregator):
         """Cosine of each row to the last aggregate; 1 where either is zero or there is none yet."""
         if self.last is None:
             return torch.ones(len(updates), dtype=torch.float64)
-        length = updates.norms * torch.linalg.vector_norm(self.last.double())
+        length = updates.norms * norm(self.last)
         cosines = row_dots(updates.matrix, self.last) / length
         return torch.where(length > 0, cosines, 1.0)
 

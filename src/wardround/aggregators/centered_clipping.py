@@ -46,7 +46,7 @@ class CenteredClipping(Aggregator):
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         quantile = self.params.tau_quantile
         tau = self.params.tau if quantile is None else updates.norms.quantile(quantile).item()
-        start = torch.zeros_like(updates.matrix[0]) if self.last is None else self.last
+        start = updates.matrix.new_zeros(updates.dimension) if self.last is None else self.last
         geometry = centred_gram(updates, start)
         n = len(updates)
         steps = torch.zeros(n, dtype=torch.float64)  # v = start + Σ steps_i (U_i − start)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, register
+from wardround.aggregators.columns import for_each_range
 from wardround.aggregators.copod import copod_scores
-from wardround.aggregators.kernels import centred_gram, row_dots, squared_distances, weighted_sum
+from wardround.aggregators.kernels import centred_gram, norm, row_dots, squared_distances, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 
@@ -38,12 +39,23 @@ class Dos(Aggregator):
         assert context.global_weights is not None  # `needs_global_weights` has seen to it
         geometry = centred_gram(updates)
         squared = squared_distances(updates, geometry)
-        base = context.global_weights.double() + geometry.centre.double()
+        base = _plus(context.global_weights, geometry.centre)
         projections = row_dots(updates.matrix, base, geometry.centre)
-        cosine = _cosine_distances(squared, geometry.gram, projections, float(base @ base))
+        cosine = _cosine_distances(squared, geometry.gram, projections, norm(base) ** 2)
         scores = (_copod(squared.sqrt()) + _copod(cosine)) / 2
         weights = torch.softmax(-scores, 0)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=scores)
+
+
+def _plus(a: Tensor, b: Tensor) -> Tensor:
+    """a + b in b's precision, range by range."""
+    total = torch.empty_like(b)
+
+    def add(_: int, start: int, stop: int) -> None:
+        total[start:stop] = a[start:stop] + b[start:stop]
+
+    for_each_range(len(b), add)
+    return total
 
 
 def _cosine_distances(squared: Tensor, gram: Tensor, projections: Tensor, base_squared: float) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from wardround.aggregators.base import Aggregator, Context, register
-from wardround.aggregators.kernels import row_dots, weighted_sum
+from wardround.aggregators.kernels import norm, row_dots, weighted_sum
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 
@@ -39,8 +41,8 @@ class FlTrust(Aggregator):
             raise ParameterError(
                 f"fltrust: root_update has {len(root)} entries, the updates have {updates.dimension}"
             )
-        length = torch.linalg.vector_norm(root.double())
-        if not bool(torch.isfinite(length)):
+        length = norm(root)
+        if not math.isfinite(length):
             return Aggregation(
                 torch.zeros_like(updates.matrix[0]),
                 weights=torch.zeros(len(updates), dtype=torch.float64),

@@ -3,6 +3,9 @@
 Whatever sums over the D coordinates accumulates in float64. Each function has two ways to the same result:
 compiled loops, and torch where those do not apply. Both walk fixed column ranges, so that neither the
 number of threads nor the size of the model changes a result or needs a second matrix.
+
+Between two compiled passes a rule should not let torch start its own threads on D-sized vectors: they go on
+spinning for milliseconds after their work is done, on the cores that the next pass needs.
 """
 
 from __future__ import annotations
@@ -15,12 +18,22 @@ from torch import Tensor
 from wardround.aggregators.columns import column_ranges, for_each_range
 from wardround.aggregators.compiled import loops_for
 from wardround.aggregators.order_statistics import median
-from wardround.updates import Updates
+from wardround.updates import Updates, row_squared_norms
 
-__all__ = ["CentredGram", "centred_gram", "row_dots", "squared_distances", "weighted_sum"]
+__all__ = [
+    "CentredGram",
+    "centred_gram",
+    "norm",
+    "row_dots",
+    "squared_distances",
+    "squared_norms",
+    "weighted_sum",
+]
 
 SMALL = 65_536
 """Up to so many columns the Gram matrix is computed in float64 throughout: exactness costs nothing there."""
+IN_CACHE = 8_192
+"""Columns whose median is taken just before their products, while they are in the cache."""
 CLOSE = {torch.float32: 1e-3, torch.float64: 1e-11}
 """A squared distance below this share of the rows' own squared norms has lost digits to cancellation."""
 
@@ -42,6 +55,26 @@ def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
     arrays = matrix.numpy(), weights.numpy(), out.numpy()
     for_each_range(matrix.shape[1], lambda _, a, b: loops.sum_rows(*arrays, a, b))
     return out
+
+
+def squared_norms(matrix: Tensor) -> Tensor:
+    """‖U_i‖² of every row, in float64; not finite where a row is not, or is too long for float64.
+
+    >>> squared_norms(torch.tensor([[3.0, 4.0], [1.0, torch.nan]]))
+    tensor([25., nan], dtype=torch.float64)
+    """
+    loops = loops_for(matrix)
+    if loops is None:
+        return row_squared_norms(matrix).cpu()
+    totals = torch.zeros(len(column_ranges(matrix.shape[1])), len(matrix), dtype=torch.float64)
+    rows, out = matrix.numpy(), totals.numpy()
+    for_each_range(matrix.shape[1], lambda part, a, b: loops.add_squared_norms(rows, out[part], a, b))
+    return totals.sum(0)
+
+
+def norm(vector: Tensor) -> float:
+    """‖v‖ in float64."""
+    return float(squared_norms(vector[None]).sqrt())
 
 
 def row_dots(matrix: Tensor, vector: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -93,23 +126,31 @@ def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
     """
     matrix = updates.matrix
     n, d = matrix.shape
-    centre = median(matrix) if centre is None else centre.to(matrix.dtype)
     ranges = column_ranges(d)
     loops = loops_for(matrix)
     if loops is None:
+        centre = median(matrix) if centre is None else centre.to(matrix.dtype)
         parts = torch.zeros(len(ranges), n, n, dtype=torch.float64)
         for part, (a, b) in enumerate(ranges):
             wide = matrix[:, a:b].double() - centre[a:b].double()
             parts[part] = wide @ wide.T
         return CentredGram(centre, parts.sum(0))
-    side = -(-n // loops.TILE) * loops.TILE
-    precision = matrix.dtype if d > SMALL and _fits_float32(updates) else torch.float64
-    totals = torch.zeros(len(ranges), side, side, dtype=torch.float64)
-    rows, origin, out = matrix.numpy(), centre.numpy(), totals.numpy()
 
-    def work(part: int, a: int, b: int) -> None:
-        scratch = torch.zeros(side, loops.BLOCK, dtype=precision).numpy()
-        loops.add_gram(rows, origin, scratch, out[part], a, b)
+    find_median = loops.middle_kernel(n, (n - 1) // 2, n // 2) if centre is None else None
+    centre = matrix.new_empty(d) if centre is None else centre.to(matrix.dtype)
+    precision = matrix.dtype if d > SMALL and _fits_float32(updates) else torch.float64
+    side = -(-n // loops.TILE) * loops.TILE
+    totals = torch.zeros(len(ranges), side, side, dtype=torch.float64)
+    rows, everyone = matrix.numpy(), torch.arange(n).numpy()
+    origin, out = centre.numpy(), totals.numpy()
+
+    def work(part: int, start: int, stop: int) -> None:
+        scratch = torch.zeros(side, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
+        for a in range(start, stop, IN_CACHE):
+            b = min(a + IN_CACHE, stop)
+            if find_median is not None:
+                find_median(rows, everyone, origin, a, b)
+            loops.add_gram(rows, origin, scratch, out[part], a, b)
 
     for_each_range(d, work)
     upper = totals.sum(0)[:n, :n].triu()
