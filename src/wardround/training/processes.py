@@ -114,7 +114,8 @@ class ProcessesTrainer(Trainer):
                 self._splits.append(inputs)
         needed = [split for split in self._splits if _among(split, [task.data.inputs for task in tasks])]
         others = [split for split in self._splits if not _among(split, needed)]
-        self._splits = others[len(others) - max(0, KEPT_SPLITS - len(needed)) :] + needed
+        surplus = max(0, len(others) + len(needed) - KEPT_SPLITS)
+        self._splits = others[surplus:] + needed
         self._pool = _Pool(self.local, self._splits, self.workers, capacity)
         return self._pool
 

@@ -113,6 +113,10 @@ class FlatNetwork:
         if len({parameter.dtype for parameter in self.trained}) != 1:
             raise ConfigError("a model's trained parameters must all be of one floating-point type")
         self.channels_last = any(isinstance(layer, nn.Conv2d) for layer in self.module.modules())
+        for layer in self.module.modules() if self.channels_last else ():
+            if isinstance(layer, nn.Dropout):
+                # Masks are drawn in the order of memory: in the usual one they are the usual masks.
+                layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
         total = sum(parameter.numel() for parameter in self.trained)
         self.weights = torch.empty(1, total, dtype=self.trained[0].dtype, device=device)
         self.gradients = torch.zeros_like(self.weights)

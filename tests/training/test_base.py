@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from wardround.training import ClientData, ClientTask, Objective, TrainingParams, learning_rate
+from wardround.training.base import batches, empty_matrix, one_thread
+
+
+def task_of(n, seed=0):
+    return ClientTask("a", ClientData(torch.zeros(n, 1), torch.arange(n), torch.zeros(n)), seed)
+
+
+def test_schedules():
+    step = TrainingParams(lr=0.8, schedule="step", step_every=2, step_factor=0.5)
+    assert [learning_rate(step, t, 6) for t in range(1, 7)] == [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
+    cosine = TrainingParams(lr=2.0, schedule="cosine")
+    assert learning_rate(cosine, 1, 10) == 2.0
+    assert learning_rate(cosine, 6, 10) == pytest.approx(1.0)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(1 + math.cos(0.9 * math.pi))
+    assert learning_rate(TrainingParams(lr=0.3), 7, 10) == 0.3
+
+
+@given(st.integers(1, 50), st.integers(1, 12), st.integers(1, 3))
+def test_every_epoch_sees_every_sample_once(n, batch_size, epochs):
+    seen = list(batches(task_of(n), batch_size, epochs))
+    assert sorted(torch.cat(seen).tolist()) == sorted(list(range(n)) * epochs)
+    assert all(1 <= len(batch) <= batch_size for batch in seen)
+
+
+def test_a_last_batch_too_small_is_left_out_unless_it_is_all():
+    assert [len(batch) for batch in batches(task_of(9), 4, 1, smallest=2)] == [4, 4]
+    assert [len(batch) for batch in batches(task_of(1), 4, 1, smallest=2)] == [1]
+
+
+def test_losses_are_means():
+    logits, classes = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 0.0]]), torch.tensor([1, 0])
+    expected = -torch.log_softmax(logits, 1)[torch.arange(2), classes].mean()
+    assert torch.isclose(Objective(True, torch.nn.Identity()).loss(logits, classes), expected)
+    labels = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    expected = functional.softplus(torch.where(labels > 0, -logits, logits)).mean()
+    assert torch.isclose(Objective(False, torch.nn.Identity()).loss(logits, labels), expected)
+
+
+def test_client_data_must_fit():
+    with pytest.raises(ValueError, match="3 rows need as many targets, got 2"):
+        ClientData(torch.zeros(5, 1), torch.arange(3), torch.zeros(2))
+    with pytest.raises(ValueError, match="without samples"):
+        ClientData(torch.zeros(5, 1), torch.arange(0), torch.zeros(0))
+
+
+def test_one_thread_is_given_back_after_an_error():
+    before = torch.get_num_threads()
+
+    def fail():
+        with one_thread():
+            raise KeyError(torch.get_num_threads())
+
+    with pytest.raises(KeyError, match="1"):
+        fail()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_empty_matrix_is_an_ordinary_tensor(dtype):
+    matrix = empty_matrix(3, 4, dtype, torch.device("cpu"))
+    assert matrix.shape == (3, 4)
+    assert matrix.dtype == dtype
+    assert matrix.fill_(1.0).sum() == 12
