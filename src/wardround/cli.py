@@ -17,6 +17,7 @@ from wardround.errors import ConfigError, WardroundError
 
 if TYPE_CHECKING:
     from wardround.experiments import Event, RunConfig
+    from wardround.experiments.matrix import Executor
 
 __all__ = ["app", "main"]
 
@@ -46,6 +47,13 @@ class Kind(StrEnum):
     MODELS = "models"
     PARTITIONS = "partitions"
     PRESETS = "presets"
+
+
+class ExecutorName(StrEnum):
+    """Who works off a matrix."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def _version(wanted: bool) -> None:
@@ -120,18 +128,29 @@ def matrix(
     out: Out = Path("runs"),
     jobs: Jobs = CORES,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many runs there are.")] = False,
+    executor: Annotated[ExecutorName, typer.Option(help="Where the runs go.")] = ExecutorName.LOCAL,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster; none: Ray is started on this machine.")
+    ] = None,
 ) -> None:
     """Run many experiments side by side; what is finished is skipped, what was stopped goes on."""
     from wardround.analysis import compare, load_runs
     from wardround.report.console import comparison_table, console
 
-    configs = _run_matrix(matrix, out, jobs, dry_run)
+    configs = _run_matrix(matrix, out, jobs, dry_run, executor.value, ray_address)
     if not dry_run:
         runs = load_runs([out / config.run_name for config in configs])
         console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
 
 
-def _run_matrix(name: str, out: Path, jobs: int, dry_run: bool = False) -> list[RunConfig]:
+def _run_matrix(
+    name: str,
+    out: Path,
+    jobs: int,
+    dry_run: bool = False,
+    executor: Executor = "local",
+    ray_address: str | None = None,
+) -> list[RunConfig]:
     from wardround.experiments import expand, presets, run_many
     from wardround.report.console import progress
 
@@ -151,7 +170,7 @@ def _run_matrix(name: str, out: Path, jobs: int, dry_run: bool = False) -> list[
                 failures.append(event)
             advance(sum(done.values()), event.run)
 
-        run_many(configs, out, jobs, note)
+        run_many(configs, out, jobs, note, executor, ray_address)
     if failures:
         for event in failures:
             print(f"failed: {event.run}: {event.reason}", file=sys.stderr)

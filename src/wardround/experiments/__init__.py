@@ -2,8 +2,9 @@
 
 from wardround.experiments import presets
 from wardround.experiments.config import RunConfig, load_config, override, read_yaml
+from wardround.experiments.events import Event
 from wardround.experiments.folder import RunFolder, find_runs
-from wardround.experiments.matrix import Event, expand, run_many
+from wardround.experiments.matrix import expand, run_many
 from wardround.experiments.runner import run
 
 __all__ = [

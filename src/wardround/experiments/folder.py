@@ -39,7 +39,7 @@ class RunFolder:
         """One writer at a time; the lock goes with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / ".lock", "w")  # noqa: SIM115 - closed below, held meanwhile
+            handle = open(self.path / ".lock", "a+")  # noqa: SIM115 - closed below, held meanwhile
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be written ({error.strerror})") from None
         with handle:
@@ -47,6 +47,9 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WardroundError(f"{self.path}: another process is running this experiment") from None
+            handle.truncate(0)
+            handle.write(f"{os.getpid()}\n")  # for people who wonder which one
+            handle.flush()
             yield
 
     def write_config(self, values: dict[str, Any]) -> None:

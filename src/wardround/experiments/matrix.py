@@ -1,40 +1,21 @@
-"""Many runs: a matrix file becomes a list of configurations, worked off by processes side by side."""
+"""Many runs: a matrix file becomes a list of configurations, worked off side by side."""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import signal
-import traceback
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from wardround.errors import ConfigError, WardroundError, did_you_mean
+from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments.config import RunConfig, load_config, override
+from wardround.experiments.events import Event, Listener
 from wardround.experiments.folder import RunFolder
 
-__all__ = ["Event", "expand", "run_many"]
+__all__ = ["Executor", "expand", "run_many"]
 
+Executor = Literal["local", "ray"]
 KEYS = ("name", "base", "axes", "runs", "seeds")
-ATTEMPTS = 2  # a run whose worker died (not: whose code failed) is tried once more, from its checkpoint
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something happened to a run: started, round, finished, skipped (was finished before), failed, stopped."""
-
-    kind: str
-    run: str
-    round: int = 0
-    auroc: float | None = None
-    reason: str | None = None
-
-
-Listener = Callable[[Event], None]
 
 
 def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
@@ -72,130 +53,46 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def run_many(configs: Sequence[RunConfig], out: Path, jobs: int, listen: Listener) -> list[Event]:
-    """Work off all runs with `jobs` processes. A failed run does not stop the others.
+def run_many(
+    configs: Sequence[RunConfig],
+    out: Path,
+    jobs: int,
+    listen: Listener,
+    executor: Executor = "local",
+    ray_address: str | None = None,
+) -> list[Event]:
+    """Work off all runs, `jobs` at a time. A failed run does not stop the others.
 
     Returns the last event of every run, in the order of `configs`.
     """
     ends: dict[str, Event] = {}
 
     def note(event: Event) -> None:
-        if event.kind in ("finished", "skipped", "failed", "stopped"):
+        if event.ends_the_run:
             ends[event.run] = event
         listen(event)
 
-    waiting: deque[tuple[RunConfig, int]] = deque()
+    waiting = []
     for config in configs:
         summary = RunFolder(out / config.run_name).summary()
         if summary is not None and summary["status"] == "finished":
             note(Event("skipped", config.run_name, config.rounds, (summary["final"] or {}).get("auroc")))
         else:
-            waiting.append((config, 1))
-    pool = [_Worker(out) for _ in range(min(jobs, len(waiting)))]
-    try:
-        _work_off(waiting, pool, note)
-    finally:
-        for worker in pool:
-            worker.stop()
+            waiting.append(config)
+    if waiting:
+        _executor(executor, ray_address)(waiting, out, jobs, note)
     return [ends[config.run_name] for config in configs if config.run_name in ends]
 
 
-def _work_off(waiting: deque[tuple[RunConfig, int]], pool: list[_Worker], note: Listener) -> None:
-    for worker in pool:
-        worker.take(*waiting.popleft())
-    while busy := {worker.pipe: worker for worker in pool if worker.config is not None}:
-        for pipe in wait(list(busy)):
-            worker = busy[pipe]  # type: ignore[index]
-            config, attempt = worker.config, worker.attempt
-            assert config is not None
-            try:
-                event: Event = worker.pipe.recv()
-            except (EOFError, OSError):
-                worker.restart()
-                if attempt < ATTEMPTS:
-                    waiting.append((config, attempt + 1))
-                    event = Event("started", config.run_name, reason="its worker died; trying again")
-                else:
-                    event = Event("failed", config.run_name, reason="its worker process died twice")
-            else:
-                if event.kind in ("started", "round"):
-                    note(event)
-                    continue
-            note(event)
-            worker.config = None
-            if waiting:
-                worker.take(*waiting.popleft())
+def _executor(
+    name: Executor, ray_address: str | None
+) -> Callable[[Sequence[RunConfig], Path, int, Listener], None]:
+    if name == "local":
+        if ray_address is not None:
+            raise ConfigError("--ray-address goes with --executor ray")
+        from wardround.experiments.workers import work_off
 
+        return work_off
+    from wardround.experiments.cluster import work_off_on_ray
 
-class _Worker:
-    """A process that runs one configuration after the other; it keeps its data between runs."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.config: RunConfig | None = None
-        self.attempt = 0
-        self._start()
-
-    def _start(self) -> None:
-        # A fork server starts clean processes quickly: torch is imported once, no thread pool is forked.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["wardround.experiments.runner", "sklearn.metrics"])
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.out), daemon=True)
-        self.process.start()
-        theirs.close()  # so that a dead worker is an end of file here
-
-    def take(self, config: RunConfig, attempt: int) -> None:
-        self.config, self.attempt = config, attempt
-        self.pipe.send(config.plain())
-
-    def restart(self) -> None:
-        self.process.join()
-        self._start()
-
-    def stop(self) -> None:
-        """Idle: it ends at once. Busy (Ctrl-C): it is told to stop, so that it can still write its summary."""
-        if self.config is not None and self.process.pid is not None and self.process.is_alive():
-            self.process.terminate()
-        else:
-            self.pipe.close()
-        self.process.join(10)
-        if self.process.is_alive():
-            self.process.kill()
-
-
-def _serve(pipe: Connection, out: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it sends SIGTERM
-    signal.signal(signal.SIGTERM, _interrupt)
-    for values in iter(lambda: _receive(pipe), None):
-        pipe.send(_run_one(values, out, pipe))
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _receive(pipe: Connection) -> dict[str, Any] | None:
-    try:
-        return pipe.recv()
-    except EOFError:
-        return None
-
-
-def _run_one(values: dict[str, Any], out: Path, pipe: Connection) -> Event:
-    from wardround.experiments.runner import run
-
-    config = load_config(values)
-    name = config.run_name
-    pipe.send(Event("started", name))
-    try:
-        folder = run(config, out, lambda told: pipe.send(Event("round", name, told.round)))
-    except KeyboardInterrupt:
-        return Event("stopped", name)
-    except WardroundError as error:
-        return Event("failed", name, reason=str(error))
-    except Exception as error:
-        traceback.print_exc()
-        return Event("failed", name, reason=f"{type(error).__name__}: {error}")
-    summary = folder.summary() or {}
-    return Event("finished", name, config.rounds, (summary.get("final") or {}).get("auroc"))
+    return lambda configs, out, jobs, listen: work_off_on_ray(configs, out, jobs, listen, ray_address)

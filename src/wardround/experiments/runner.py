@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 
 import wardround
 from wardround import aggregators, attacks, datasets, models
-from wardround.datasets import partition
+from wardround.datasets import Dataset, partition
 from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
@@ -25,8 +27,7 @@ Listener = Callable[[RoundResult], None]
 
 def build(config: RunConfig) -> Federation:
     """The federation that a configuration describes, before its first round."""
-    name, params = config.section("dataset")
-    dataset = datasets.create(name, **params).load(config.seed)
+    dataset = _dataset(json.dumps(config.plain()["dataset"]), config.seed)
     name, params = config.section("partition")
     assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
     name, params = config.section("model")
@@ -62,6 +63,13 @@ def build(config: RunConfig) -> Federation:
             config.seed,
         ),
     )
+
+
+@lru_cache(maxsize=2)
+def _dataset(section: str, seed: int) -> Dataset:
+    """Loaded once for all runs of a process that use the same data and seed."""
+    params = json.loads(section)
+    return datasets.create(params.pop("name"), **params).load(seed)
 
 
 def run(config: RunConfig, out: Path, listen: Listener | None = None) -> RunFolder:

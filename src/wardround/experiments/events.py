@@ -1,0 +1,55 @@
+"""What is told of a run while it goes on, and the one way a worker runs one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wardround.errors import WardroundError
+from wardround.experiments.config import load_config
+
+__all__ = ["ATTEMPTS", "Event", "Listener", "run_and_tell"]
+
+ATTEMPTS = 2  # a run whose worker died (not: whose code failed) is tried once more, from its checkpoint
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a run."""
+
+    kind: str
+    """started, round; and to end it: finished, skipped (finished before), failed, stopped."""
+    run: str
+    round: int = 0
+    auroc: float | None = None
+    reason: str | None = None
+
+    @property
+    def ends_the_run(self) -> bool:
+        return self.kind in ("finished", "skipped", "failed", "stopped")
+
+
+Listener = Callable[[Event], None]
+
+
+def run_and_tell(values: dict[str, Any], out: Path, tell: Listener) -> Event:
+    """Run one configuration in this process; whatever happens becomes an event."""
+    from wardround.experiments.runner import run
+
+    config = load_config(values)
+    name = config.run_name
+    tell(Event("started", name))
+    try:
+        folder = run(config, out, lambda told: tell(Event("round", name, told.round)))
+    except KeyboardInterrupt:
+        return Event("stopped", name)
+    except WardroundError as error:
+        return Event("failed", name, reason=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return Event("failed", name, reason=f"{type(error).__name__}: {error}")
+    summary = folder.summary() or {}
+    return Event("finished", name, config.rounds, (summary.get("final") or {}).get("auroc"))

@@ -1,0 +1,109 @@
+"""Runs side by side on this machine: worker processes that take one configuration after the other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from wardround.experiments.config import RunConfig
+from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_tell
+
+__all__ = ["work_off"]
+
+
+def work_off(configs: Sequence[RunConfig], out: Path, jobs: int, listen: Listener) -> None:
+    """Run all configurations with `jobs` processes."""
+    waiting = deque((config, 1) for config in configs)
+    pool = [_Worker(out) for _ in range(min(jobs, len(waiting)))]
+    try:
+        _hand_out(waiting, pool, listen)
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+def _hand_out(waiting: deque[tuple[RunConfig, int]], pool: list[_Worker], listen: Listener) -> None:
+    for worker in pool:
+        worker.take(*waiting.popleft())
+    while busy := {worker.pipe: worker for worker in pool if worker.config is not None}:
+        for pipe in wait(list(busy)):
+            worker = busy[pipe]  # type: ignore[index]
+            config, attempt = worker.config, worker.attempt
+            assert config is not None
+            try:
+                event: Event = worker.pipe.recv()
+            except (EOFError, OSError):
+                worker.restart()
+                if attempt < ATTEMPTS:
+                    waiting.append((config, attempt + 1))
+                    event = Event("started", config.run_name, reason="its worker died; trying again")
+                else:
+                    event = Event("failed", config.run_name, reason="its worker process died twice")
+            else:
+                if not event.ends_the_run:
+                    listen(event)
+                    continue
+            listen(event)
+            worker.config = None
+            if waiting:
+                worker.take(*waiting.popleft())
+
+
+class _Worker:
+    """A process that runs one configuration after the other; it keeps its data between runs."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.config: RunConfig | None = None
+        self.attempt = 0
+        self._start()
+
+    def _start(self) -> None:
+        # A fork server starts clean processes quickly: torch is imported once, no thread pool is forked.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["wardround.experiments.runner", "sklearn.metrics"])
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.out), daemon=True)
+        self.process.start()
+        theirs.close()  # so that a dead worker is an end of file here
+
+    def take(self, config: RunConfig, attempt: int) -> None:
+        self.config, self.attempt = config, attempt
+        self.pipe.send(config.plain())
+
+    def restart(self) -> None:
+        self.process.join()
+        self._start()
+
+    def stop(self) -> None:
+        """Idle: it ends at once. Busy (Ctrl-C): it is told to stop, so that it can still write its summary."""
+        if self.config is not None and self.process.pid is not None and self.process.is_alive():
+            self.process.terminate()
+        else:
+            self.pipe.close()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def _serve(pipe: Connection, out: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it sends SIGTERM
+    signal.signal(signal.SIGTERM, _interrupt)
+    for values in iter(lambda: _receive(pipe), None):
+        pipe.send(run_and_tell(values, out, pipe.send))
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _receive(pipe: Connection) -> dict[str, Any] | None:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
