@@ -137,7 +137,7 @@ class Natural(Partition):
                 "(heart; csv with `client`; mimic3; ham10000 with a source column) or another partition"
             )
         groups, test_groups = np.asarray(train.groups, dtype=str), np.asarray(test.groups, dtype=str)
-        names = sorted({*groups, *test_groups})
+        names = sorted({*groups.tolist(), *test_groups.tolist()})
         found = len(names) * p.clients_per_group
         if p.clients is not None and p.clients != found:
             raise ConfigError(
