@@ -210,3 +210,14 @@ def test_rows_of_a_client_do_not_depend_on_who_else_strikes(matrix):
     assert torch.equal(alone[4], together[4])
     assert not torch.equal(strike(Campaign(noise, ["h4"], seed=4), matrix)[0][4], alone[4])
     assert not torch.equal(strike(Campaign(noise, ["h4"], seed=3), matrix, round=2)[0][4], alone[4])
+
+
+@pytest.mark.parametrize("name", ["alie", "mix", "noise"])
+def test_in_place_sends_the_same_without_a_copy(matrix, name):
+    campaign = Campaign(attacks.create(name), ["h1", "h4"], seed=2)
+    copied, _ = strike(campaign, matrix)
+    assert copied is not matrix
+    own = matrix.clone()
+    overwritten, _ = strike(campaign, own, in_place=True)
+    assert overwritten is own
+    assert torch.equal(overwritten, copied)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -54,7 +53,7 @@ class Alie(Attack):
         mean, std = moments(known)
         row = mean.add_(std.add_(EPSILON), alpha=self._shift(own, knowledge))
         if self.params.match_norm:
-            length = torch.linalg.vector_norm(row.double())
+            length = norms_of(row[None])
             if length > 0:
                 row *= float(norms_of(known).quantile(0.5) / length)
         return row.repeat(len(own), 1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData
 from wardround.errors import ParameterError, did_you_mean
+from wardround.updates import Aggregation
 
 __all__ = ["Campaign", "draw_byzantine"]
 
@@ -106,18 +107,16 @@ class Campaign:
         previous_global_weights: Tensor | None,
         total_clients: int,
         defence: Defence | None = None,
+        in_place: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What the clients send: honest rows and metrics in, those of the Byzantine ones replaced.
 
         Call it in every round, inside the window or not: some attackers study themselves beforehand.
         `defence` takes crafted rows for the Byzantine clients present, in the order of `clients`, and
         answers with what a copy of the defender's rule would make of the round; only an attack that
-        declares `knows_defence` is given it.
+        declares `knows_defence` is given it. With `in_place` the Byzantine rows of `matrix` itself are
+        overwritten once all are crafted, which saves a copy of all the honest ones.
         """
-        byzantine = [i for i, client in enumerate(clients) if client in self._part_of]
-        active = self.active(round)
-        if not byzantine or not (active or any(part.observes for part, _ in self.parts)):
-            return matrix, dict(metrics)
         common = {
             "round": round,
             "global_weights": global_weights,
@@ -126,52 +125,45 @@ class Campaign:
             "total_clients": total_clients,
             "seed": self.seed,
         }
-        sent = matrix.clone() if active else matrix
-        told = {name: values.clone() if active else values for name, values in metrics.items()}
-        for part, members in self.parts:
-            rows = [i for i in byzantine if clients[i] in set(members)]
-            if not rows or not (active or part.observes):
+        told = dict(metrics)
+        crafted: list[tuple[list[int], Tensor]] = []
+        for part, group, knowledge in self._calls(matrix, clients, metrics, crafted, common, defence):
+            own = matrix[group]
+            if part.observes:
+                part.observe(own, knowledge)
+            if not self.active(round):
                 continue
-            shared = common | self._defence_for(part, defence, sent, byzantine, rows, active)
-            for group, knowledge in _views(part.knowledge, rows, byzantine, matrix, clients, metrics, shared):
-                own = matrix[group]
-                if part.observes:
-                    part.observe(own, knowledge)
-                if not active:
-                    continue
-                sent[group] = part.craft(own, knowledge).to(matrix.dtype)
-                measured = {name: values[group] for name, values in metrics.items()}
-                for name, values in part.report(measured, knowledge).items():
-                    told[name][group] = values.to(told[name].dtype)
+            crafted.append((group, part.craft(own, knowledge).to(matrix.dtype)))
+            measured = {name: values[group] for name, values in metrics.items()}
+            for name, values in part.report(measured, knowledge).items():
+                told[name] = told[name].clone() if told[name] is metrics[name] else told[name]
+                told[name][group] = values.to(told[name].dtype)
+        sent = matrix if in_place or not crafted else matrix.clone()
+        for group, rows in crafted:
+            sent[group] = rows
         return sent, told
 
-    def _defence_for(
+    def _calls(
         self,
-        part: Attack,
+        matrix: Tensor,
+        clients: Sequence[str],
+        metrics: Mapping[str, Tensor],
+        crafted: list[tuple[list[int], Tensor]],
+        common: Mapping[str, Any],
         defence: Defence | None,
-        sent: Tensor,
-        byzantine: list[int],
-        rows: list[int],
-        active: bool,
-    ) -> dict[str, Any]:
-        """The defender's rule for attacks that know it, seen from the rows of one part of the attackers."""
-        if not (part.knows_defence and active):
-            return {}
-        if defence is None:
-            raise ParameterError(
-                f"attack '{part.name}' is given the defender's rule, but strike(…) got no defence"
-            )
-        if rows == byzantine:
-            return {"defence": defence}
-        places = [byzantine.index(row) for row in rows]
-
-        def of_part(crafted: Tensor) -> Any:
-            # The other parts' rows stay as they are so far: parts craft in order.
-            whole = sent[byzantine]
-            whole[places] = crafted.to(whole.dtype)
-            return defence(whole)
-
-        return {"defence": of_part}
+    ) -> Iterator[tuple[Attack, list[int], Knowledge]]:
+        """Which part is asked for which rows, and all it may know then. `crafted`: the rows made so far."""
+        active = self.active(common["round"])
+        byzantine = [i for i, client in enumerate(clients) if client in self._part_of]
+        for part, _ in self.parts:
+            rows = [i for i in byzantine if self._part_of[clients[i]] is part]
+            if not rows or not (active or part.observes):
+                continue
+            shared = dict(common)
+            if active and part.knows_defence:
+                shared["defence"] = _defence_of_part(part, rows, byzantine, matrix, crafted, defence)
+            for group, knowledge in _views(part.knowledge, rows, byzantine, matrix, clients, metrics, shared):
+                yield part, group, knowledge
 
     def state_dict(self) -> dict[str, Any]:
         """All the attackers remember. Poisoned data is not in it: the seed makes the same again."""
@@ -180,6 +172,33 @@ class Campaign:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.attack.load_state_dict(state)
+
+
+def _defence_of_part(
+    part: Attack,
+    rows: list[int],
+    byzantine: list[int],
+    matrix: Tensor,
+    crafted: list[tuple[list[int], Tensor]],
+    defence: Defence | None,
+) -> Defence:
+    """The defender's rule as one part of a mixture can try it: with its own rows only."""
+    if defence is None:
+        raise ParameterError(
+            f"attack '{part.name}' is given the defender's rule, but strike(…) got no defence"
+        )
+    if rows == byzantine:
+        return defence
+    place = {row: i for i, row in enumerate(byzantine)}
+
+    def of_part(tried: Tensor) -> Aggregation:
+        # What the other parts send is what they have crafted so far: parts craft in their order.
+        everyone = matrix[byzantine]
+        for group, theirs in [*crafted, (rows, tried.to(matrix.dtype))]:
+            everyone[[place[row] for row in group]] = theirs
+        return defence(everyone)
+
+    return of_part
 
 
 def _views(

@@ -75,8 +75,8 @@ class FangTrimmedMean(Attack):
         for part in column_chunks(known.shape[1]):
             rows = known[:, part]
             rising = rows.mean(0) > 0
-            low, high = torch.aminmax(rows[index], dim=0)
-            edge = torch.where(rising, low, high)
+            others = rows[index]
+            edge = torch.where(rising, others.amin(0), others.amax(0))
             shift = 0.0 if weights is None else weights[part]
             value = edge + shift
             # Away from zero the value is multiplied by b, towards zero divided: either way beyond the range.

@@ -44,7 +44,7 @@ class InnerProductManipulation(Attack):
         mean = mean_of(knowledge.known(own))
         if not self.params.match_norm:
             return mean.mul_(-self.params.eps).repeat(len(own), 1)
-        length = torch.linalg.vector_norm(mean.double())
+        length = norms_of(mean[None])
         if length == 0:
             return torch.zeros_like(own)  # no direction to oppose
         return (-norms_of(own) / length).to(own.dtype)[:, None] * mean

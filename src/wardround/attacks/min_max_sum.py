@@ -40,17 +40,19 @@ class Geometry:
         mean, p = torch.empty(d, dtype=known.dtype), torch.empty(d, dtype=known.dtype)
         gram = torch.zeros(n, n, dtype=torch.float64)
         along, square = torch.zeros(n, dtype=torch.float64), 0.0
+        shares, ones = torch.full((n,), 1 / n, dtype=known.dtype), torch.ones(n, dtype=known.dtype)
         for part in column_chunks(d):
             rows = known[:, part]
-            torch.mean(rows, 0, out=mean[part])
+            torch.mv(rows.T, shares, out=mean[part])
             centred = rows - mean[part]
             gram += centred @ centred.T
             if kind == "std":
-                p[part] = centred.square().sum(0).div_(max(n - 1, 1)).sqrt_().neg_()
+                squares = torch.mv(centred.square().T, ones)
+                p[part] = squares.div_(max(n - 1, 1)).sqrt_().neg_()
             else:
                 p[part] = -mean[part] if kind == "unit" else -torch.sign(mean[part])
             along += centred @ p[part]
-            square += float(p[part].double().square().sum())
+            square += float(torch.dot(p[part], p[part]))
         if kind == "unit" and square > 0:
             p /= square**0.5
             along, square = along / square**0.5, 1.0

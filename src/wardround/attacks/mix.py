@@ -78,15 +78,16 @@ class Mix(Attack):
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         """Outside a campaign: the rows given are dealt out in their order, under the same enforcement."""
-        others = knowledge.others(own)
-        matrix = torch.cat([own, others])
         names = [knowledge.client(i) for i in range(len(own))]
-        clients = names + [f"visible-{j}" for j in range(len(others))]
         if knowledge.own_rows is not None and knowledge.honest is not None:
             matrix = knowledge.honest
             clients = [f"visible-{j}" for j in range(len(matrix))]
             for name, row in zip(names, knowledge.own_rows, strict=True):
                 clients[row] = name
+        else:
+            others = knowledge.others(own)
+            matrix = torch.cat([own, others])
+            clients = names + [f"visible-{j}" for j in range(len(others))]
         campaign = Campaign(self, names, start=min(knowledge.start, knowledge.round), seed=knowledge.seed)
         sent, _ = campaign.strike(
             matrix,

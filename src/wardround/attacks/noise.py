@@ -47,18 +47,17 @@ class Noise(Attack):
         """What the noise replaces."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
-        weights = None
-        replaced = own
-        if self.params.of == "parameters":
-            weights = require_global_weights(self, knowledge, own)
-            replaced = own + weights if self.params.relative else own
-        if self.params.relative:
-            deviations = (norms_of(replaced) * (self.params.scale / math.sqrt(own.shape[1]))).tolist()
-        else:
-            deviations = [self.params.std] * len(own)
+        weights = require_global_weights(self, knowledge, own) if self.params.of == "parameters" else None
 
         def row(i: int, honest: Tensor) -> Tensor:
-            noise = torch.empty_like(honest).normal_(0.0, deviations[i], generator=knowledge.generator(i))
+            replaced = honest if weights is None else honest + weights
+            deviation = self._deviation(replaced)
+            noise = torch.empty_like(honest).normal_(0.0, deviation, generator=knowledge.generator(i))
             return noise if weights is None else noise.sub_(weights)
 
         return craft_rows(own, row)
+
+    def _deviation(self, replaced: Tensor) -> float:
+        if not self.params.relative:
+            return float(self.params.std)
+        return self.params.scale * norms_of(replaced[None]).item() / math.sqrt(len(replaced))

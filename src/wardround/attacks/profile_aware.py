@@ -73,15 +73,19 @@ class ProfileAware(Attack):
 
     def observe(self, own: Tensor, knowledge: Knowledge) -> None:
         step = knowledge.last_global_update()
+        length = 0.0 if step is None else _norm(step)
         for i, honest in enumerate(own):
             past = self.past.setdefault(knowledge.client(i), Past())
             if past.rounds and past.rounds[-1][ROUND] >= knowledge.round:
                 continue  # seen already
-            past.rounds.append((knowledge.round, _norm(honest), _cosine(honest, step)))
+            norm, cosine = _norm(honest), math.nan
+            if step is not None and length > 0 and norm > 0:
+                dot = float(torch.dot(honest, step.to(honest.dtype)))
+                cosine = min(1.0, max(-1.0, dot / (norm * length)))
+            past.rounds.append((knowledge.round, norm, cosine))
             del past.rounds[: -self.params.memory - 1]  # the present round, and those that count
             if step is not None:
-                before = past.direction
-                past.direction = step.clone() if before is None else DECAY * before + (1 - DECAY) * step
+                past.direction = step if past.direction is None else torch.lerp(step, past.direction, DECAY)
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         self.observe(own, knowledge)
@@ -100,7 +104,8 @@ class ProfileAware(Attack):
                 continue
             norms = [entry[NORM] for entry in rounds]
             norm, cosine = fmean(norms) + self.params.k * stdev(norms), min(cosines)
-            crafted[i] = (norm * cosine) * ahead - (norm * math.sqrt(1 - cosine**2)) * hidden
+            torch.mul(hidden, -norm * math.sqrt(1 - cosine**2), out=crafted[i])
+            crafted[i].add_(ahead, alpha=norm * cosine)
         return crafted
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,26 +129,16 @@ def _unit_beside(ahead: Tensor, *estimates: Tensor | None) -> Tensor | None:
         if estimate is None:
             continue
         estimate = estimate.to(ahead.dtype)
-        beside = estimate - torch.dot(estimate, ahead) * ahead
-        beside -= torch.dot(beside, ahead) * ahead  # once more: the first projection leaves rounding behind
+        beside = estimate.sub(ahead, alpha=float(torch.dot(estimate, ahead)))
+        beside.sub_(ahead, alpha=float(torch.dot(beside, ahead)))  # again: the first leaves rounding behind
         size = _norm(beside)
         if size > HIDDEN * _norm(estimate):
-            return beside / size
+            return beside.div_(size)
     return None
 
 
 def _norm(vector: Tensor) -> float:
     return math.sqrt(float(row_squared_norms(vector[None])))
-
-
-def _cosine(vector: Tensor, step: Tensor | None) -> float:
-    """NaN where either is zero or there is no step yet."""
-    if step is None:
-        return math.nan
-    lengths = _norm(vector) * _norm(step)
-    if lengths == 0:
-        return math.nan
-    return min(1.0, max(-1.0, float(torch.dot(vector, step.to(vector.dtype))) / lengths))
 
 
 def _copy(vector: Tensor | None) -> Tensor | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -44,7 +43,7 @@ class SlowDrift(Attack):
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         if self.direction is None:
             mean = mean_of(knowledge.known(own))
-            length = torch.linalg.vector_norm(mean.double()).item()
+            length = norms_of(mean[None]).item()
             # A zero mean has no opposite: the drift then fades into silence.
             self.direction = mean / -length if length > 0 else mean
         strength = min(1.0, max(0.0, (knowledge.round - knowledge.start) / self.params.ramp))
