@@ -16,6 +16,7 @@ from wardround.datasets import partition
 from wardround.errors import ConfigError, did_you_mean
 from wardround.registry import Parameters, Registry, explain
 from wardround.training import TrainingParams
+from wardround.training.engines import Device, Engine
 
 __all__ = ["AttackWindow", "RunConfig", "load_config", "override", "read_yaml"]
 
@@ -107,6 +108,9 @@ class RunConfig(Parameters):
     evaluate_every: int = Field(1, ge=1)
     server_lr: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0)
+    engine: Engine = "auto"
+    """Who trains the clients; the record says which one ran."""
+    device: Device = "auto"
 
     @field_validator(*SECTIONS)
     @classmethod

@@ -43,7 +43,7 @@ def run_and_tell(values: dict[str, Any], out: Path, tell: Listener) -> Event:
     name = config.run_name
     tell(Event("started", name))
     try:
-        folder = run(config, out, lambda told: tell(Event("round", name, told.round)))
+        folder = run(config, out, lambda told: tell(Event("round", name, told.round)), workers=1)
     except KeyboardInterrupt:
         return Event("stopped", name)
     except WardroundError as error:

@@ -18,15 +18,18 @@ from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
-from wardround.training import SequentialTrainer
+from wardround.training.engines import make_trainer
 
 __all__ = ["build", "run"]
 
 Listener = Callable[[RoundResult], None]
 
 
-def build(config: RunConfig) -> Federation:
-    """The federation that a configuration describes, before its first round."""
+def build(config: RunConfig, workers: int | None = None) -> Federation:
+    """The federation that a configuration describes, before its first round.
+
+    `workers` bounds the processes that train; 1 where other runs use the other cores.
+    """
     dataset = _dataset(json.dumps(config.plain()["dataset"]), config.seed)
     name, params = config.section("partition")
     assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
@@ -52,7 +55,7 @@ def build(config: RunConfig) -> Federation:
         model,
         rule,
         campaign,
-        SequentialTrainer(model, objective_of(dataset), config.training),
+        make_trainer(model, objective_of(dataset), config.training, config.engine, config.device, workers),
         config.training,
         Schedule(
             config.rounds,
@@ -72,7 +75,9 @@ def _dataset(section: str, seed: int) -> Dataset:
     return datasets.create(params.pop("name"), **params).load(seed)
 
 
-def run(config: RunConfig, out: Path, listen: Listener | None = None) -> RunFolder:
+def run(
+    config: RunConfig, out: Path, listen: Listener | None = None, workers: int | None = None
+) -> RunFolder:
     """Run, or go on with, the experiment in `out/<run name>`. A finished run is left as it is."""
     folder = RunFolder(Path(out) / config.run_name)
     finished = folder.summary()
@@ -82,8 +87,8 @@ def run(config: RunConfig, out: Path, listen: Listener | None = None) -> RunFold
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        federation = build(config)  # before anything is written: a wrong configuration leaves no trace
-        with folder.locked():
+        federation = build(config, workers)  # nothing is written yet: a wrong configuration leaves no trace
+        with folder.locked(), federation.trainer:
             _go_on(config, folder, federation, listen)
     finally:
         torch.set_num_threads(threads)

@@ -94,8 +94,15 @@ class _Worker:
 def _serve(pipe: Connection, out: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it sends SIGTERM
     signal.signal(signal.SIGTERM, _interrupt)
+
+    def tell(event: Event) -> None:
+        try:
+            pipe.send(event)
+        except BrokenPipeError:
+            raise KeyboardInterrupt from None  # the parent is gone: stop, as if told to
+
     for values in iter(lambda: _receive(pipe), None):
-        pipe.send(run_and_tell(values, out, pipe.send))
+        tell(run_and_tell(values, out, tell))
 
 
 def _interrupt(*_: Any) -> None:
