@@ -54,6 +54,9 @@ def _database(work: Workspace, memory: str) -> Iterator[Any]:
             "preserve_insertion_order": False,
         }
     )
+    # Joins stay as they are written, the large table on the left: guessing that little of it will match, the
+    # optimiser would turn them round and gather the matches in memory before the first goes on.
+    database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     # Progress is followed but not printed: what is printed is the caller's to say.
     database.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
     try:
