@@ -85,6 +85,6 @@ def _header(path: Path, origin: str) -> tuple[str, ...]:
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise DataError(f"{path} is damaged or cut short ({error}); get it from {origin}") from None
     columns = tuple(name.strip().lower() for name in next(csv.reader([line]), []))
-    if len(set(columns)) < len(columns) or "" in columns:
+    if not columns or len(set(columns)) < len(columns) or "" in columns:
         raise DataError(f"{path} has no usable header: {line.strip()[:100]!r}; get it from {origin}")
     return columns

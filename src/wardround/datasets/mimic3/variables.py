@@ -106,11 +106,12 @@ VARIABLES: tuple[Variable, ...] = (
         {CHART: {920: "inches", 1394: "inches", 226707: "inches", 226730: "cm"}},
         {"inches": (2.54, 0.0), "inch": (2.54, 0.0), "in": (2.54, 0.0), "m": (100.0, 0.0)},
     ),
-    # Urine. Irrigation (227488 in, 227489 out) stays away: its two halves are charted at different times.
+    # Urine. Irrigation (227488 in, 227489 out) stays away: its two halves are charted at different times. So
+    # does what the operating room measured before (40061, 40065).
     Variable(
         "urine", "mL", 0, 5000,
         {OUTPUT: dict.fromkeys((
-            40055, 40056, 40057, 40065, 40069, 40085, 40086, 40094, 40096, 40405, 40428, 40473, 40651, 40715, 43175,
+            40055, 40056, 40057, 40069, 40085, 40094, 40096, 40405, 40428, 40473, 40651, 40715, 43175,
             226557, 226558, 226559, 226560, 226561, 226563, 226564, 226565, 226567, 226584,
         ), "")},
         {"l": (1000.0, 0.0)}, amount=True,
