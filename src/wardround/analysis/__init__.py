@@ -1,6 +1,19 @@
-"""Run folders in, tables out."""
+"""Run folders in, tables, statistics and verdicts out."""
 
+from wardround.analysis.analyze import Analysis, analyze, write
+from wardround.analysis.measures import MEASURES, Measured, measure_all
 from wardround.analysis.runs import Run, load_runs
 from wardround.analysis.tables import Comparison, compare
 
-__all__ = ["Comparison", "Run", "compare", "load_runs"]
+__all__ = [
+    "MEASURES",
+    "Analysis",
+    "Comparison",
+    "Measured",
+    "Run",
+    "analyze",
+    "compare",
+    "load_runs",
+    "measure_all",
+    "write",
+]

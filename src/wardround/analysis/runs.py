@@ -1,15 +1,32 @@
-"""A finished or unfinished run as the analysis sees it."""
+"""A finished or unfinished run as the analysis sees it, with a name for its method, attack and setting."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from wardround.experiments.folder import RunFolder, find_runs
 
-__all__ = ["Run", "load_runs"]
+__all__ = ["CLEAN", "Run", "load_runs"]
+
+CLEAN = "clean"
+# What the labels say anyway, or what does not make two runs different experiments.
+SAID_BY_ATTACK = {"name", "fraction", "start", "clients", "parts"}
+SAID_BY_SETTING = {"dataset.name", "partition.name", "partition.alpha", "partition.clients"}
+SETTING = (
+    "dataset",
+    "partition",
+    "model",
+    "training",
+    "privacy",
+    "root",
+    "rounds",
+    "participation",
+    "server_lr",
+)
 
 
 class Run:
@@ -19,6 +36,10 @@ class Run:
         self.folder = folder
         self.config: dict[str, Any] = folder.config()
         self.record: dict[str, Any] = self.config.get("record", {})
+        # Parameters that differ among the runs looked at, and so belong into the labels: see `load_runs`.
+        self.method_keys: tuple[str, ...] = ()
+        self.attack_keys: tuple[str, ...] = ()
+        self.setting_keys: tuple[str, ...] = ()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -29,33 +50,41 @@ class Run:
     def rounds(self) -> list[dict[str, Any]]:
         return self.folder.rounds()
 
-    @cached_property
+    @property
     def clients(self) -> list[dict[str, Any]]:
+        """Read anew each time: the lines of hundreds of runs do not fit into memory together."""
         return self.folder.clients()
 
     @property
+    def finished(self) -> bool:
+        return self.summary.get("status") == "finished"
+
+    @property
     def method(self) -> str:
-        """The rule's name."""
-        return self.config["aggregator"]["name"]
+        """The rule's name, with the parameters in which runs of the same rule differ."""
+        return self._named(self.config["aggregator"]["name"], "aggregator", self.method_keys)
 
     @property
     def attack(self) -> str:
-        """The attack in a few words: name, share and onset."""
+        """The attack in a few words: name, parts, share and onset."""
         attack = self.config["attack"]
-        byzantine = len(self.byzantine)
-        if attack["name"] == "none" or not byzantine:
-            return "clean"
-        share = round(100 * byzantine / max(1, len(self.record["clients"])))
-        onset = f" from round {attack['start']}" if attack["start"] > 1 else ""
-        return f"{attack['name']} {share} %{onset}"
+        if attack["name"] == "none" or not self.byzantine:
+            return CLEAN
+        parts = " + ".join(part["name"] for part in attack.get("parts", ()))
+        share = round(100 * len(self.byzantine) / max(1, len(self.record["clients"])))
+        onset = f" from round {self.onset}" if self.onset and self.onset > 1 else ""
+        name = f"{attack['name']} ({parts})" if parts else attack["name"]
+        return f"{self._named(name, 'attack', self.attack_keys)} {share} %{onset}"
 
     @property
     def setting(self) -> str:
-        """What makes runs comparable but for rule, attack and seed: dataset, partition, clients."""
+        """What makes runs comparable but for rule, attack and seed: dataset, partition, clients, the rest."""
         partition = self.config["partition"]
-        alpha = f" α {partition['alpha']:g}" if "alpha" in partition else ""
+        alpha = f" α {partition['alpha']:g}" if partition.get("alpha") is not None else ""
         clients = len(self.record.get("clients", ()))
-        return f"{self.config['dataset']['name']} · {partition['name']}{alpha} · {clients} clients"
+        parts = [self.config["dataset"]["name"], partition["name"] + alpha, f"{clients} clients"]
+        parts += [f"{key.split('.')[-1]} {_word(self._value(key))}" for key in self.setting_keys]
+        return " · ".join(parts)
 
     @property
     def seed(self) -> int:
@@ -65,11 +94,73 @@ class Run:
     def byzantine(self) -> list[str]:
         return self.record.get("attack", {}).get("byzantine", [])
 
+    @property
+    def onset(self) -> int | None:
+        """The first round of the attack; None in a clean run."""
+        return self.config["attack"]["start"] if self.byzantine else None
+
+    @property
+    def drifting(self) -> list[str]:
+        """Honest clients whose patients change over the rounds."""
+        drift = self.config["dataset"].get("drift") or {}
+        return [client for client in drift.get("clients", ()) if client not in self.byzantine]
+
     def final(self, metric: str) -> float | None:
         """A test metric after the last round."""
         return (self.summary.get("final") or {}).get(metric)
 
+    def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
+        values = self.config[section]
+        told = [f"{key} {_word(values.get(key))}" for key in keys if key in values]
+        return f"{name} ({', '.join(told)})" if told else name
+
+    def _value(self, key: str) -> Any:
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run at or below the given folders."""
-    return [Run(folder) for folder in find_runs(paths)]
+    """Every run at or below the given folders, once, labelled by what tells them apart."""
+    folders = {folder.path.resolve(): folder for folder in find_runs(paths)}
+    runs = [Run(folder) for folder in folders.values()]
+    for group in _grouped(runs, lambda run: run.config["aggregator"]["name"]):
+        keys = _differing([run.config["aggregator"] for run in group], {"name"})
+        for run in group:
+            run.method_keys = keys
+    for group in _grouped(runs, lambda run: run.config["attack"]["name"]):
+        keys = _differing([run.config["attack"] for run in group], SAID_BY_ATTACK)
+        for run in group:
+            run.attack_keys = keys
+    for group in _grouped(runs, lambda run: (run.config["dataset"]["name"], run.config["partition"]["name"])):
+        plain = [_flat({key: run.config.get(key) for key in SETTING}) for run in group]
+        keys = _differing(plain, SAID_BY_SETTING)
+        for run in group:
+            run.setting_keys = keys
+    return runs
+
+
+def _grouped(runs: Sequence[Run], key: Any) -> Iterable[list[Run]]:
+    groups: dict[Any, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[key(run)].append(run)
+    return groups.values()
+
+
+def _differing(values: Sequence[dict[str, Any]], said: set[str]) -> tuple[str, ...]:
+    keys = dict.fromkeys(key for value in values for key in value if key not in said)
+    return tuple(key for key in keys if len({repr(value.get(key)) for value in values}) > 1)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)

@@ -1,0 +1,79 @@
+"""What single clients got out of a run: weight, own test figures, and how steadily they were judged."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from wardround.analysis.runs import Run
+
+__all__ = ["distance_from_the_rest", "minority_clients", "own_metrics", "shares_of_weight", "variation"]
+
+Lines = Sequence[dict[str, Any]]
+
+
+def distance_from_the_rest(held: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Total variation distance between a client's class mix and that of all clients together.
+
+    >>> distance_from_the_rest({"a": [90, 10], "b": [10, 90]})
+    {'a': 0.4, 'b': 0.4}
+    """
+    pooled = [sum(counts) for counts in zip(*held.values(), strict=True)]
+    whole = sum(pooled)
+    found = {}
+    for client, counts in held.items():
+        own = sum(counts)
+        gaps = (
+            (abs(c / own - p / whole) for c, p in zip(counts, pooled, strict=True)) if own else iter((2.0,))
+        )
+        found[client] = round(sum(gaps) / 2, 12)
+    return found
+
+
+def minority_clients(run: Run) -> list[str]:
+    """The quarter of the honest clients (at least one) whose class mix is farthest from everyone's."""
+    held = run.record.get("clients") or {}
+    if not held:
+        return []
+    distance = distance_from_the_rest(held)
+    honest = [client for client in held if client not in run.byzantine]
+    farthest = sorted(honest, key=lambda client: (-distance[client], client))
+    return farthest[: max(1, len(honest) // 4)]
+
+
+def shares_of_weight(clients: Lines) -> dict[str, float]:
+    """Each client's mean weight over its rounds as a multiple of an equal share 1/N."""
+    present: dict[int, int] = defaultdict(int)
+    for line in clients:
+        present[line["round"]] += line.get("weight") is not None
+    shares: dict[str, list[float]] = defaultdict(list)
+    for line in clients:
+        if line.get("weight") is not None:
+            shares[line["client"]].append(line["weight"] * present[line["round"]])
+    return {client: fmean(values) for client, values in shares.items()}
+
+
+def variation(clients: Lines, column: str) -> float | None:
+    """How restless a column is for honest clients: the coefficient of variation over rounds, mean over clients.
+
+    0 means that a client is judged alike in all rounds.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for line in clients:
+        if not line["byzantine"] and line.get(column) is not None and math.isfinite(line[column]):
+            values[line["client"]].append(line[column])
+    found = [
+        pstdev(own) / abs(fmean(own)) for own in values.values() if len(own) > 1 and abs(fmean(own)) > 1e-12
+    ]
+    return fmean(found) if found else None
+
+
+def own_metrics(run: Run, metric: str) -> dict[str, float]:
+    """A test metric of the final model on each client's own kind of patients, where it is defined."""
+    last: dict[str, dict[str, float]] = next(
+        (line["per_client"] for line in reversed(run.rounds) if line.get("per_client")), {}
+    )
+    return {client: told[metric] for client, told in last.items() if told.get(metric) is not None}

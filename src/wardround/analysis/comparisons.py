@@ -1,0 +1,135 @@
+"""One method against each other one, paired by seed, with what the number of seeds can show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wardround.analysis.layout import Cell, Table, number
+from wardround.analysis.measures import Measured
+from wardround.analysis.ranking import Ranking
+from wardround.analysis.statistics import Paired, adjusted, paired, seeds_needed
+from wardround.analysis.summaries import grouped
+from wardround.errors import ConfigError, did_you_mean
+
+__all__ = [
+    "PairedComparison",
+    "against_reference",
+    "comparison_table",
+    "power_table",
+    "ranking_table",
+    "reference_of",
+]
+
+MEDIUM = 0.5  # the effect (Cohen's d) that the sample-size justification of FedBNP asks for
+SMALLEST_USEFUL = 0.09  # a smaller effect needs more than a thousand seeds
+LARGEST_USEFUL = 10.0  # a larger effect needs two seeds by any test
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """The reference against one other method in one setting under one attack, on AUROC."""
+
+    setting: str
+    attack: str
+    other: str
+    test: Paired
+    holm_p: float
+    bonferroni_p: float
+
+
+def reference_of(measured: Sequence[Measured], wanted: str | None) -> str | None:
+    """The method that the others are compared with: the one asked for, else CAAC-FL, DOS or FedAvg."""
+    methods = sorted({m.run.method for m in measured})
+    if wanted is not None:
+        if wanted not in methods:
+            raise ConfigError(f"--reference: no run of method '{wanted}'; {did_you_mean(wanted, methods)}")
+        return wanted
+    for name in ("caac", "dos", "fedavg"):
+        if (found := next((m for m in methods if m == name or m.startswith(f"{name} (")), None)) is not None:
+            return found
+    return methods[0] if methods else None
+
+
+def against_reference(measured: Sequence[Measured], reference: str) -> list[PairedComparison]:
+    """Every other method, corrected as one family."""
+    groups = grouped(measured)
+    found: list[tuple[str, str, str, Paired]] = []
+    for (setting, attack, method), members in groups.items():
+        ours = {m.run.seed: m["auroc"] for m in groups.get((setting, attack, reference), ())}
+        if method == reference or not ours:
+            continue
+        pairs = [
+            (a, b)
+            for m in members
+            if (a := ours.get(m.run.seed)) is not None and (b := m["auroc"]) is not None
+        ]
+        if (test := paired([a for a, _ in pairs], [b for _, b in pairs])) is not None:
+            found.append((setting, attack, method, test))
+    p_values = [test.wilcoxon_p for *_, test in found]
+    return [
+        PairedComparison(*entry, holm, bonferroni)
+        for entry, holm, bonferroni in zip(
+            found, adjusted(p_values), adjusted(p_values, "bonferroni"), strict=True
+        )
+    ]
+
+
+def comparison_table(comparisons: Sequence[PairedComparison], reference: str) -> Table:
+    """For people: where the seeds cannot decide, the table says so in place of a p-value."""
+    rows: list[list[Cell]] = []
+    for c in comparisons:
+        test = c.test
+        interval = None if test.low is None else f"{test.low:+.3f} to {test.high:+.3f}"
+        rows.append(
+            [c.setting, c.attack, c.other, test.n, f"{test.difference:+.3f}", interval, number(test.cohens_d, 2),
+             test.p_in_words, number(c.holm_p, 4) if test.can_decide else None,
+             number(c.bonferroni_p, 4) if test.can_decide else None,
+             None if test.t_p is None else f"{test.t_p:.3g}", _needed(test)]
+        )  # fmt: skip
+    return Table(
+        "comparisons",
+        f"AUROC of {reference} minus that of the others, paired by seed",
+        ["setting", "attack", "other", "seeds", "difference", "95 % (t)", "Cohen's d", "Wilcoxon p", "Holm",
+         "Bonferroni", "paired t p", "seeds for 80 %"],
+        rows,
+        ("Two-sided. Cohen's d is the mean difference over the standard deviation of the differences; the last column "
+         "is how many seeds a paired t-test would need to find a d of that size with 80 % power.",),
+        words=3,
+    )  # fmt: skip
+
+
+def _needed(test: Paired) -> str | None:
+    if test.cohens_d is None or not test.cohens_d:
+        return None
+    if abs(test.cohens_d) < SMALLEST_USEFUL:
+        return "> 1000"
+    return "2" if abs(test.cohens_d) > LARGEST_USEFUL else str(max(2, seeds_needed(test.cohens_d)))
+
+
+def power_table() -> Table:
+    """How many seeds a study needs, before it is run."""
+    effects = (0.2, MEDIUM, 0.8, 1.0, 2.0)
+    return Table(
+        "power",
+        "Seeds that a paired t-test needs (two-sided 5 %, 80 % power)",
+        ["Cohen's d", "seeds"],
+        [[f"{effect:g}", seeds_needed(effect)] for effect in effects],
+    )
+
+
+def ranking_table(ranking: Ranking) -> Table:
+    """Mean ranks with Friedman's test, or why there is none."""
+    if ranking.why_not:
+        note = f"{ranking.blocks} blocks (setting, attack and seed). No test: {ranking.why_not}."
+    else:
+        same = "; ".join(" – ".join(clique) for clique in ranking.cliques) or "none"
+        p = "not defined" if ranking.friedman_p is None else f"{ranking.friedman_p:.3g}"
+        note = (
+            f"{ranking.blocks} blocks (setting, attack and seed; those of one seed are not independent). Friedman p = "
+            f"{p}; Nemenyi's critical difference at 5 % is {ranking.critical_difference:.2f}; not told apart: {same}."
+        )
+    rows: list[list[Cell]] = [
+        [method, rank] for method, rank in zip(ranking.methods, ranking.mean_ranks, strict=True)
+    ]
+    return Table("ranking", "Mean ranks by AUROC (1 is best)", ["method", "mean rank"], rows, (note,))

@@ -1,0 +1,94 @@
+"""A table once, written as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Cell", "Table", "number", "percent", "plus_minus"]
+
+Cell = str | float | int | None
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "Δ": r"$\Delta$", "α": r"$\alpha$", "±": r"$\pm$",
+    "·": r"$\cdot$", "×": r"$\times$", "≥": r"$\ge$", "≤": r"$\le$", "−": "$-$", "–": "--", "∞": r"$\infty$",
+    "τ": r"$\tau$", "λ": r"$\lambda$", "→": r"$\to$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text columns first; numbers are kept as they are for CSV and rounded for people."""
+
+    key: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = field(default_factory=tuple)
+    words: int = 1
+    """How many leading columns hold words (the others are set to the right)."""
+
+    def markdown(self) -> str:
+        """A GitHub table with title and notes."""
+        rule = [":---" if i < self.words else "---:" for i in range(len(self.columns))]
+        lines = [self.columns, rule, *([_shown(cell) for cell in row] for row in self.rows)]
+        body = "\n".join("| " + " | ".join(_markdown(c) for c in line) + " |" for line in lines)
+        notes = "".join(f"\n\n{note}" for note in self.notes)
+        return f"### {self.title}\n\n{body}{notes}\n"
+
+    def csv(self) -> str:
+        """All digits; nothing where there is no value."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """A `table` environment with booktabs rules."""
+        spec = "l" * self.words + "r" * (len(self.columns) - self.words)
+        head = " & ".join(_latex(name) for name in self.columns)
+        body = "\n".join(
+            "    " + " & ".join(_latex(_shown(cell)) for cell in row) + r" \\" for row in self.rows
+        )
+        caption = _latex(" ".join([self.title.rstrip(".") + ".", *self.notes]))
+        return (
+            "\\begin{table}[t]\n  \\centering\n"
+            f"  \\caption{{{caption}}}\n  \\label{{tab:{self.key}}}\n"
+            f"  \\begin{{tabular}}{{{spec}}}\n    \\toprule\n    {head} \\\\\n    \\midrule\n{body}\n"
+            "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+        )
+
+
+def number(value: float | None, digits: int = 3) -> str | None:
+    """Rounded, None stays None."""
+    return None if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str | None:
+    """As per cent with one digit."""
+    return None if value is None else f"{100 * value:.1f} %"
+
+
+def plus_minus(mean: float | None, sd: float | None, digits: int = 3) -> str | None:
+    """mean ± sd, as papers write it."""
+    if mean is None:
+        return None
+    return number(mean, digits) if sd is None else f"{mean:.{digits}f} ± {sd:.{digits}f}"
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+def _markdown(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _latex(text: str) -> str:
+    return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found.group()], text)

@@ -1,0 +1,199 @@
+"""Every number that is said of a run, by name: from its folder, its clean twin and FedAvg's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from wardround.analysis import clients as judged
+from wardround.analysis.runs import CLEAN, Run
+from wardround.experiments.summary import SUPPRESSED_BELOW, detection, detection_latency, rates_by_round
+
+__all__ = ["MEASURES", "Measure", "Measured", "measure_all"]
+
+ONSET_WINDOW, LATE_WINDOW = 10, 20
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number's name for people."""
+
+    heading: str
+    meaning: str
+    higher_is_better: bool | None = None
+    percent: bool = False
+
+
+MEASURES: dict[str, Measure] = {
+    "auroc": Measure("AUROC", "test AUROC after the last round", True),
+    "auprc": Measure("AUPRC", "test AUPRC after the last round", True),
+    "accuracy": Measure("accuracy", "test accuracy after the last round", True),
+    "f1": Measure("F1", "test F1 after the last round", True),
+    "loss": Measure("loss", "test loss after the last round", False),
+    "mean_auroc": Measure("AUROC, all rounds", "test AUROC, mean over all evaluated rounds", True),
+    "delta_auroc": Measure("ΔAUROC", "clean minus attacked, same setting, method and seed", False),
+    "delta_auprc": Measure("ΔAUPRC", "clean minus attacked, same setting, method and seed", False),
+    "rounds_to_90": Measure(
+        "rounds to 90 %", "first round at 90 % of the best AUROC of any clean run of the setting and seed", False
+    ),
+    "robustness_index": Measure("robustness index", "accuracy under attack over accuracy without", True),
+    "attack_success": Measure("attack success", "triggered test samples given the backdoor's target", False, True),
+    "flag_tpr": Measure("flagged: TPR", "attacking client-rounds flagged", True, True),
+    "flag_fpr": Measure("flagged: FPR", "honest client-rounds flagged", False, True),
+    "flag_fnr": Measure("flagged: FNR", "attacking client-rounds not flagged", False, True),
+    "flag_precision": Measure("flagged: precision", "flags that hit an attacker", True, True),
+    "flag_f1": Measure("flagged: F1", "of precision and recall over client-rounds", True, True),
+    "flag_latency": Measure("flagged: latency", "rounds until TPR ≥ 0.8 holds for 3 rounds; none: never", False),
+    "flag_tpr_onset": Measure("TPR at onset", f"first {ONSET_WINDOW} rounds of the attack, by flags", True, True),
+    "flag_tpr_late": Measure("TPR late", f"last {LATE_WINDOW} rounds of the run, by flags", True, True),
+    "flag_fpr_before": Measure("FPR before", "rounds before the onset, by flags", False, True),
+    "flag_fpr_late": Measure("FPR late", f"last {LATE_WINDOW} rounds of the run, by flags", False, True),
+    "low_tpr": Measure("suppressed: TPR", "attacking client-rounds given less than a tenth of 1/N", True, True),
+    "low_fpr": Measure("suppressed: FPR", "honest client-rounds given less than a tenth of 1/N", False, True),
+    "low_fnr": Measure("suppressed: FNR", "attacking client-rounds given a tenth of 1/N or more", False, True),
+    "low_latency": Measure("suppressed: latency", "as for flags, by weights", False),
+    "drift_fpr": Measure("false alarms, drift", "honest drifting clients suppressed once they move", False, True),
+    "drift_flag_fpr": Measure("flags, drift", "honest drifting clients flagged once they move", False, True),
+    "score_variation": Measure("score variation", "of honest clients' scores over rounds (sd/mean)", False),
+    "threshold_variation": Measure("threshold variation", "of honest clients' clipping thresholds (sd/mean)", False),
+    "minority_share": Measure(
+        "minority's weight", "mean weight of the honest quarter with the rarest class mix, 1 is an equal share", True
+    ),
+    "least_minority_share": Measure("least of them", "the least weighted of that quarter", True),
+    "worst_client_auroc": Measure("worst client", "AUROC on the worst served client's own test patients", True),
+    "mean_client_auroc": Measure("mean client", "AUROC on a client's own test patients, mean over clients", True),
+    "aggregate_ms": Measure("server ms", "median milliseconds a round that the rule takes", False),
+    "aggregate_vs_fedavg": Measure("× FedAvg", "that time over FedAvg's in the same setting", False),
+    "memory_mb": Measure("memory MB", "peak resident memory of the process", False),
+}  # fmt: skip
+
+
+@dataclass
+class Measured:
+    """A run with its numbers; None where a number does not exist for it."""
+
+    run: Run
+    values: dict[str, float | None] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.values.get(name)
+
+
+def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda done: None) -> list[Measured]:
+    """Measure every finished run against its clean twin and FedAvg."""
+    finished = [run for run in runs if run.finished]
+    measured = []
+    for done, run in enumerate(finished, start=1):
+        measured.append(Measured(run, _own(run)))
+        progress(done)
+    clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
+    best: dict[tuple[str, int], float] = {}
+    plain: dict[str, list[float]] = defaultdict(list)
+    for m in measured:
+        if m.run.attack == CLEAN:
+            key = (m.run.setting, m.run.seed)
+            best[key] = max(best.get(key, 0.0), *(value for _, value in _curve(m.run)), 0.0)
+        if m.run.config["aggregator"]["name"] == "fedavg" and m["aggregate_ms"]:
+            plain[m.run.setting].append(m["aggregate_ms"] or 0.0)
+    for m in measured:
+        run = m.run
+        m.values |= _against_clean(m, clean.get((run.setting, run.method, run.seed)))
+        target = best.get((run.setting, run.seed))
+        m.values["rounds_to_90"] = None if not target else _first_round_at(run, 0.9 * target)
+        cost = fmean(plain[run.setting]) if plain[run.setting] else None
+        spent = m["aggregate_ms"]
+        m.values["aggregate_vs_fedavg"] = spent / cost if cost and spent is not None else None
+    return measured
+
+
+def _own(run: Run) -> dict[str, float | None]:
+    lines = run.clients
+    curve = [value for _, value in _curve(run)]
+    values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
+    values |= {"loss": run.final("loss"), "attack_success": run.final("attack_success")}
+    values["mean_auroc"] = fmean(curve) if curve else None
+    values |= _verdicts(run, lines)
+    values["score_variation"] = judged.variation(lines, "score")
+    values["threshold_variation"] = judged.variation(lines, "threshold")
+    shares = judged.shares_of_weight(lines)
+    minority = [shares[client] for client in judged.minority_clients(run) if client in shares]
+    values["minority_share"] = fmean(minority) if minority else None
+    values["least_minority_share"] = min(minority, default=None)
+    own = judged.own_metrics(run, "auroc")
+    values["worst_client_auroc"] = min(own.values(), default=None)
+    values["mean_client_auroc"] = fmean(own.values()) if own else None
+    spent = sorted(line["seconds"]["aggregate"] for line in run.rounds)
+    values["aggregate_ms"] = 1000 * spent[len(spent) // 2] if spent else None
+    values["memory_mb"] = max((line.get("memory_mb") or 0.0 for line in run.rounds), default=None)
+    return values
+
+
+def _verdicts(run: Run, lines: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Rates over the whole run and over windows, by flags and by weights."""
+    present: dict[int, int] = defaultdict(int)
+    for line in lines:
+        present[line["round"]] += line.get("weight") is not None
+    for line in lines:
+        known = line.get("weight") is not None
+        line["low"] = line["weight"] < SUPPRESSED_BELOW / present[line["round"]] if known else None
+    values: dict[str, float | None] = {}
+    flags, low = detection(lines, "flag"), detection(lines, "low")
+    for name in ("tpr", "fpr", "fnr", "precision", "f1", "latency"):
+        values[f"flag_{name}"] = None if flags is None else flags[name]
+    for name in ("tpr", "fpr", "fnr"):
+        values[f"low_{name}"] = None if low is None else low[name]
+    values["low_latency"] = None if low is None else detection_latency(lines, "low")
+    values |= _windows(run, lines)
+    drifting = set(run.drifting)
+    since = (run.config["dataset"].get("drift") or {}).get("start", 0)
+    moving = [line for line in lines if line["client"] in drifting and line["round"] > since]
+    values["drift_fpr"] = _mean([line["low"] for line in moving])
+    values["drift_flag_fpr"] = _mean([line.get("flag") for line in moving])
+    return values
+
+
+def _windows(run: Run, lines: list[dict[str, Any]]) -> dict[str, float | None]:
+    rates = rates_by_round(lines, "flag")
+    last = max(rates, default=0)
+
+    def over(rate: str, first: int, end: int) -> float | None:
+        return _mean([told[rate] for number, told in rates.items() if first <= number < end])
+
+    late = last - LATE_WINDOW + 1
+    values = {"flag_tpr_late": over("tpr", late, last + 1), "flag_fpr_late": over("fpr", late, last + 1)}
+    if run.onset is not None:
+        values["flag_tpr_onset"] = over("tpr", run.onset, run.onset + ONSET_WINDOW)
+        values["flag_fpr_before"] = over("fpr", 1, run.onset)
+    return values
+
+
+def _against_clean(m: Measured, clean: Measured | None) -> dict[str, float | None]:
+    if clean is None or m.run.attack == CLEAN:
+        return {}
+    values: dict[str, float | None] = {}
+    for name in ("auroc", "auprc"):
+        before, after = clean[name], m[name]
+        values[f"delta_{name}"] = None if before is None or after is None else before - after
+    before, after = clean["accuracy"], m["accuracy"]
+    values["robustness_index"] = after / before if before and after is not None else None
+    return values
+
+
+def _curve(run: Run) -> list[tuple[int, float]]:
+    return [
+        (line["round"], line["metrics"]["auroc"])
+        for line in run.rounds
+        if line.get("metrics") and line["metrics"].get("auroc") is not None
+    ]
+
+
+def _first_round_at(run: Run, target: float) -> int | None:
+    return next((number for number, value in _curve(run) if value >= target), None)
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

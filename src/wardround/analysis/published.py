@@ -1,0 +1,140 @@
+"""Figures that papers print, to stand beside ours.
+
+Alkhunaizi, Kamzolov, Takáč, Nandakumar: "Suppressing Poisoning Attacks on Federated Learning for Medical
+Imaging", MICCAI 2022: table 1 (CheXpert, ResNet-18, AUC averaged over all rounds) and section 4.3 (HAM10000).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+from wardround.analysis.layout import Cell, Table
+from wardround.analysis.measures import Measured
+from wardround.analysis.runs import CLEAN, Run
+
+__all__ = ["dos_tables"]
+
+SCENARIOS = ("No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %")
+CRAFTED = "Crafted 40 %"
+METHODS = {"fedavg": "FedAvg", "median": "Median", "trimmed-mean": "T-M", "krum": "Krum", "dos": "DOS"}
+TABLE_1 = {
+    "fedavg": (0.70, 0.69, 0.50, 0.50, 0.50),
+    "median": (0.70, 0.69, 0.69, 0.69, 0.54),
+    "trimmed-mean": (0.70, 0.69, 0.69, 0.50, 0.50),
+    "krum": (0.66, 0.66, 0.64, 0.63, 0.67),
+    "dos": (0.70, 0.69, 0.68, 0.69, 0.67),
+}
+AVERAGES = {"fedavg": 0.58, "median": 0.66, "trimmed-mean": 0.62, "krum": 0.65, "dos": 0.68}
+CRAFTED_FINAL = {"krum": 0.50, "dos": 0.65}  # section 4.4, of DOS and Krum only
+PROPORTION = {0: 0.70, 10: 0.695, 20: 0.697, 30: 0.696, 40: 0.711, 50: 0.710, 60: 0.554}
+CLIENTS = {5: 0.725, 10: 0.700, 20: 0.692, 40: 0.674}
+
+
+def dos_tables(measured: Sequence[Measured]) -> list[Table]:
+    """The DOS paper's tables for every setting in which its scenarios were run with its rule."""
+    tables: list[Table] = []
+    by_setting: dict[str, list[Measured]] = defaultdict(list)
+    for m in measured:
+        by_setting[m.run.setting].append(m)
+    for setting, members in sorted(by_setting.items()):
+        told = {_scenario(m.run) for m in members} - {None}
+        if len(told) >= 3 and any(m.run.method == "dos" for m in members):
+            tables.append(_table_1(setting, members, len(tables)))
+    noise = [
+        m for m in measured if m.run.method == "dos" and m.run.config["attack"]["name"] in ("noise", "none")
+    ]
+    shares = {_share(m.run) for m in noise}
+    if len(shares - {0}) >= 3:
+        tables.append(_proportion(noise))
+    if len({len(m.run.record["clients"]) for m in noise if _share(m.run) == 40}) >= 3:
+        tables.append(_clients(noise))
+    return tables
+
+
+def _scenario(run: Run) -> str | None:
+    attack, share = run.config["attack"], _share(run)
+    if run.attack == CLEAN:
+        return SCENARIOS[0]
+    parts = tuple(part["name"] for part in attack.get("parts", ()))
+    known = {
+        ("label-flip", (), 10): SCENARIOS[1],
+        ("mix", ("noise", "label-flip"), 40): SCENARIOS[2],
+        ("noise", (), 40): SCENARIOS[3],
+        ("mix", ("noise", "scaling"), 40): SCENARIOS[4],
+        ("crafted", (), 40): CRAFTED,
+    }
+    return known.get((attack["name"], parts, share))
+
+
+def _share(run: Run) -> int:
+    return round(100 * len(run.byzantine) / max(1, len(run.record.get("clients", ()))))
+
+
+def _table_1(setting: str, members: Sequence[Measured], number: int) -> Table:
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for m in members:
+        scenario = _scenario(m.run)
+        name = "auroc" if scenario == CRAFTED else "mean_auroc"
+        if scenario is not None and (value := m[name]) is not None:
+            values[m.run.method, scenario].append(value)
+    scenarios = [*SCENARIOS, CRAFTED]
+    methods = [*METHODS, *sorted({method for method, _ in values} - METHODS.keys())]
+    rows: list[list[Cell]] = []
+    for method in methods:
+        ours = [fmean(v) if (v := values.get((method, s))) else None for s in scenarios]
+        if not any(value is not None for value in ours):
+            continue
+        printed = [*TABLE_1.get(method, (None,) * 5), CRAFTED_FINAL.get(method)]
+        known = [value for value in ours[:5] if value is not None]
+        average = fmean(known) if len(known) == 5 else None
+        pairs = [*zip(ours, printed, strict=True), (average, AVERAGES.get(method))]
+        rows.append([METHODS.get(method, method), *(_beside(a, b) for a, b in pairs)])
+    order = [*range(6), 7, 6]  # the average last but the crafted attack, which it leaves out
+    heads = ["", *scenarios, "Avg"]
+    return Table(
+        f"dos-table-1-{number}" if number else "dos-table-1",
+        f"AUC under the DOS paper's poisoning scenarios: {setting}",
+        [heads[i] for i in order],
+        [[row[i] for i in order] for row in rows],
+        (
+            "Ours, in brackets what the paper prints for CheXpert and ResNet-18 (its table 1). AUC is averaged over "
+            "all rounds, Avg over the first five scenarios; the crafted attack's is the one after the last round, "
+            "which the paper gives for DOS and Krum.",
+        ),
+    )
+
+
+def _proportion(measured: Sequence[Measured]) -> Table:
+    rows = _rows(
+        {share: [m for m in measured if _share(m.run) == share] for share in PROPORTION}, PROPORTION, " %"
+    )
+    return Table(
+        "dos-proportion", "DOS against the proportion of malicious clients", ["malicious", "seeds", "AUC", "paper"],
+        rows, ("AUC after the last round; the paper's figures are for HAM10000.",),
+    )  # fmt: skip
+
+
+def _clients(measured: Sequence[Measured]) -> Table:
+    attacked = [m for m in measured if _share(m.run) == 40]
+    groups = {count: [m for m in attacked if len(m.run.record["clients"]) == count] for count in CLIENTS}
+    return Table(
+        "dos-clients", "DOS against the number of clients, 40 % malicious", ["clients", "seeds", "AUC", "paper"],
+        _rows(groups, CLIENTS, ""), ("AUC after the last round; the paper's figures are for HAM10000.",),
+    )  # fmt: skip
+
+
+def _rows(groups: dict[int, list[Measured]], printed: dict[int, float], unit: str) -> list[list[Cell]]:
+    found: list[list[Cell]] = []
+    for key, members in groups.items():
+        values = [value for m in members if (value := m["auroc"]) is not None]
+        if values:
+            found.append([f"{key}{unit}", len(values), fmean(values), printed[key]])
+    return found
+
+
+def _beside(ours: float | None, printed: float | None) -> str | None:
+    if ours is None:
+        return None if printed is None else f"– ({printed:.2f})"
+    return f"{ours:.3f}" if printed is None else f"{ours:.3f} ({printed:.2f})"

@@ -1,0 +1,164 @@
+"""Statistics that say what a few seeds can and cannot show.
+
+Everything is computed by scipy and statsmodels; what is ours is the honesty: how small a p-value could have
+been at all stands beside the p-value, and a test that cannot reach the level gives no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+
+__all__ = [
+    "LEVEL",
+    "Description",
+    "Paired",
+    "adjusted",
+    "describe",
+    "paired",
+    "seeds_needed",
+    "smallest_wilcoxon_p",
+]
+
+LEVEL = 0.05
+RESAMPLES = 9999
+
+
+@dataclass(frozen=True)
+class Description:
+    """A few values in a line: mean, standard deviation (n − 1), 95 % percentile bootstrap interval of the mean."""
+
+    n: int
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+
+def describe(values: Sequence[float]) -> Description | None:
+    """None for no values; no spread and no interval for a single one.
+
+    >>> told = describe([0.7, 0.8, 0.9])
+    >>> told.n, round(told.mean, 3), round(told.sd, 3), round(told.low, 3), round(told.high, 3)
+    (3, 0.8, 0.1, 0.7, 0.9)
+    """
+    if not values:
+        return None
+    if len(values) == 1:
+        return Description(1, values[0], None, None, None)
+    draws = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    means = np.asarray(values, dtype=float)[draws].mean(1)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+    return Description(len(values), fmean(values), stdev(values), float(low), float(high))
+
+
+def smallest_wilcoxon_p(n: int) -> float:
+    """The smallest two-sided p that Wilcoxon's signed-rank test can give for n differences, none of them 0.
+
+    All n differences on one side is one of 2ⁿ equally likely patterns of signs, and its mirror counts too.
+
+    >>> [smallest_wilcoxon_p(n) for n in (1, 3, 5, 6)]
+    [1.0, 0.25, 0.0625, 0.03125]
+    """
+    return min(1.0, 2.0 ** (1 - n))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two methods on the same seeds: differences are ours minus theirs."""
+
+    n: int
+    difference: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    """95 % interval of the mean difference by Student's t."""
+    wilcoxon_p: float
+    smallest_p: float
+    """What Wilcoxon's test could have given at best with this many differences that are not 0."""
+    t_p: float | None
+    cohens_d: float | None
+    """Mean difference over the standard deviation of the differences; None where that is 0."""
+    above: int
+    below: int
+    """In how many seeds ours was larger, and smaller."""
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether any outcome of this many seeds could have been significant."""
+        return self.smallest_p <= LEVEL
+
+    @property
+    def p_in_words(self) -> str:
+        """The p-value, or why there is none worth giving."""
+        if self.above + self.below == 0:
+            return f"no difference in any of {self.n} seeds"
+        if not self.can_decide:
+            seeds = self.above + self.below
+            return (
+                f"{seeds} {'seed' if seeds == 1 else 'seeds'}: smallest possible p is {self.smallest_p:.4g}"
+            )
+        return f"{self.wilcoxon_p:.4f}"
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired | None:
+    """Wilcoxon's signed-rank test and the paired t-test on values of the same seeds, in the same order.
+
+    Differences of exactly 0 count for neither side (Wilcoxon's own treatment).
+
+    >>> told = paired([0.80, 0.82, 0.85], [0.70, 0.73, 0.71])
+    >>> round(told.difference, 3), told.wilcoxon_p, told.smallest_p, told.p_in_words
+    (0.11, 0.25, 0.25, '3 seeds: smallest possible p is 0.25')
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"pairs need two lists of one length, got {len(ours)} and {len(theirs)}")
+    if not ours:
+        return None
+    from scipy import stats
+
+    # Differences below the last bits of a metric are no differences.
+    differences = np.round(np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float), 12)
+    n, mean = len(differences), float(differences.mean())
+    sd = float(differences.std(ddof=1)) if n > 1 else None
+    moved = differences[differences != 0]
+    wilcoxon_p = float(stats.wilcoxon(moved).pvalue) if len(moved) else 1.0
+    t_p = low = high = cohens_d = None
+    if sd is not None and sd > 1e-12:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nearly equal differences: scipy warns of lost precision
+            t_p = float(stats.ttest_1samp(differences, 0.0).pvalue)
+        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+        low, high, cohens_d = mean - half, mean + half, mean / sd
+    return Paired(
+        n, mean, sd, low, high, wilcoxon_p, smallest_wilcoxon_p(len(moved)), t_p, cohens_d,
+        int((moved > 0).sum()), int((moved < 0).sum()),
+    )  # fmt: skip
+
+
+def adjusted(p_values: Sequence[float], method: str = "holm") -> list[float]:
+    """p-values of one family of tests, corrected by `holm` or `bonferroni`.
+
+    >>> [round(p, 3) for p in adjusted([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    if not p_values:
+        return []
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(p) for p in multipletests(p_values, alpha=LEVEL, method=method)[1]]
+
+
+def seeds_needed(effect: float = 0.5, power: float = 0.8, level: float = LEVEL) -> int:
+    """How many seeds a two-sided paired t-test needs to find an effect (Cohen's d of the differences).
+
+    >>> seeds_needed(0.5)
+    34
+    """
+    from statsmodels.stats.power import TTestPower
+
+    return math.ceil(TTestPower().solve_power(effect_size=abs(effect), alpha=level, power=power) - 1e-9)
