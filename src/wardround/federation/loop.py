@@ -67,7 +67,8 @@ class RoundResult:
     """On the test split, where the round has an evaluation."""
     validation: dict[str, float] | None = None
     per_client: dict[str, dict[str, float]] | None = None
-    """Each client's own figures, where BatchNorm stays local."""
+    """Each client's own figures on its share of the test split: after the last round, and in every evaluated
+    round where BatchNorm stays local."""
     skipped: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     memory_mb: float = 0.0
@@ -276,6 +277,11 @@ class Federation:
             }
             weights = weights.clone()
             weights[mask] = torch.stack([*self.local_batch_norm.values()]).mean(0)
+        elif told.round == self.schedule.rounds:
+            told.per_client = {
+                client: self._evaluate(weights, self.dataset.test, rows)
+                for client, rows in zip(self.clients, self.assignment.test, strict=True)
+            }
         told.metrics = self._evaluate(weights, self.dataset.test)
         for backdoor in self.campaign.attack.backdoors:
             told.metrics["attack_success"] = self._success_of(backdoor)
