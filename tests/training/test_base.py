@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from wardround.training import ClientData, ClientTask, Objective, TrainingParams, learning_rate
-from wardround.training.base import batches, empty_matrix, one_thread
+from wardround.training.base import batches, one_thread
 
 
 def task_of(n, seed=0):
@@ -62,11 +62,3 @@ def test_one_thread_is_given_back_after_an_error():
     with pytest.raises(KeyError, match="1"):
         fail()
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_empty_matrix_is_an_ordinary_tensor(dtype):
-    matrix = empty_matrix(3, 4, dtype, torch.device("cpu"))
-    assert matrix.shape == (3, 4)
-    assert matrix.dtype == dtype
-    assert matrix.fill_(1.0).sum() == 12

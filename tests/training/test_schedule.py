@@ -2,7 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardround.training.schedule import Schedule
+from wardround.training import schedule as schedule_module
+from wardround.training.schedule import KeptSchedules, Schedule
 
 cases = (
     st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda s: sorted(s, reverse=True)),
@@ -51,3 +52,16 @@ def test_windows_are_all_steps_in_order(sizes, batch_size, epochs, slots):
     windows = list(schedule.windows(slots))
     assert [step for window in windows for step in window] == schedule.steps
     assert all(len(w) == 1 or w[-1].last - w[0].first <= slots for w in windows)
+
+
+def test_schedules_are_kept_within_bounds(monkeypatch):
+    monkeypatch.setattr(schedule_module, "KEPT_SLOTS", 20)
+    kept = KeptSchedules(batch_size=4, epochs=1)
+    first = kept.of(np.array([8]))
+    assert kept.of(np.array([8])) is first
+    kept.of(np.array([7]))
+    assert kept.of(np.array([8])) is first
+    kept.of(np.array([8, 4]))
+    assert kept.of(np.array([8])) is not first
+    huge = kept.of(np.array([100]))
+    assert len(huge.position) == 100

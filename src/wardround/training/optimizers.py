@@ -79,18 +79,22 @@ class BufferOptimizer:
         else:
             self._sgd(view)
 
-    def only_step(self, view: OptimizerView, start: Sequence[Tensor]) -> None:
-        """Turn gradients at `start` into what the first step would add to it, up to the factor −lr.
+    def only_step(self, view: OptimizerView, start: Sequence[Tensor], lr: float) -> list[Tensor] | None:
+        """What gradients at `start` are to be divided by to give the first step from there.
 
-        Adam's first step is g / (|g| + ε): its running means, once corrected for their bias, are g and g².
+        Adam's first step is −lr · g / (|g| + ε): its running means, once corrected for their bias, are g and
+        g². The divisors take the room of the weights. None: SGD, whose first step is −lr · g.
         """
-        for gradient, origin in zip(view.gradients, start, strict=True):
-            if self.params.weight_decay:
+        if self.params.weight_decay:
+            for gradient, origin in zip(view.gradients, start, strict=True):
                 gradient.add_(origin, alpha=self.params.weight_decay)
-        if self.params.optimizer == "adam":
-            for gradient, scratch in zip(view.gradients, view.weights, strict=True):
-                torch.abs(gradient, out=scratch)
-                gradient.div_(scratch.add_(EPSILON))
+        if self.params.optimizer == "sgd":
+            return None
+        offset = view.weights[0].new_tensor(-EPSILON / lr)
+        for gradient, divisor in zip(view.gradients, view.weights, strict=True):
+            torch.abs(gradient, out=divisor)
+            torch.add(offset, divisor, alpha=-1 / lr, out=divisor)
+        return view.weights
 
     def _adam(self, view: OptimizerView) -> None:
         self.count += 1

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Schedule", "Step"]
+__all__ = ["KeptSchedules", "Schedule", "Step"]
+
+KEPT_SLOTS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -96,3 +98,30 @@ class Schedule:
             run.append(step)
         if run:
             yield run
+
+
+class KeptSchedules:
+    """Schedules by the sizes they are for: most rounds have the same clients as the one before.
+
+    >>> kept = KeptSchedules(batch_size=2, epochs=1)
+    >>> kept.of(np.array([5, 3])) is kept.of(np.array([5, 3]))
+    True
+    """
+
+    def __init__(self, batch_size: int, epochs: int) -> None:
+        self.batch_size, self.epochs = batch_size, epochs
+        self._kept: dict[bytes, Schedule] = {}
+        self._slots = 0
+
+    def of(self, sizes: np.ndarray) -> Schedule:
+        """The schedule for clients of these sizes, which fall."""
+        key = sizes.tobytes()
+        found = self._kept.get(key)
+        if found is None:
+            found = Schedule.of(sizes, self.batch_size, self.epochs)
+            if self._slots + len(found.position) > KEPT_SLOTS:
+                self._kept.clear()
+                self._slots = 0
+            self._kept[key] = found
+            self._slots += len(found.position)
+        return found

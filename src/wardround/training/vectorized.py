@@ -34,12 +34,12 @@ from wardround.training.base import (
 from wardround.training.dense import DenseStack
 from wardround.training.order import shuffled_all
 from wardround.training.prepared import PreparedInputs
-from wardround.training.schedule import Schedule, Step
+from wardround.training.schedule import KeptSchedules, Step
 from wardround.training.workspace import StepViews, Workspace
 
 __all__ = ["VectorizedTrainer"]
 
-GROUP_WEIGHTS = 400_000
+GROUP_WEIGHTS = 800_000
 """Weights of the clients that train together: few enough for the cache with their gradients and moments,
 many enough that what a group costs beside arithmetic does not count. The same on every machine, so that the
 results are."""
@@ -64,6 +64,7 @@ class VectorizedTrainer(Trainer):
         self.device = device or torch.device("cpu")
         self.group_size = max(1, GROUP_WEIGHTS // self.stack.size)
         self.prepared = PreparedInputs(objective.prepare, self.stack.dtype, self.device)
+        self.schedules = KeptSchedules(params.batch_size, params.epochs)
         self.workspace: Workspace | None = None
 
     def train(
@@ -78,13 +79,23 @@ class VectorizedTrainer(Trainer):
             for first in range(0, len(by_size), self.group_size):
                 members = by_size[first : first + self.group_size]
                 group = _Group(self, start, [tasks[i] for i in members], sizes[members], lr, prox_mu)
-                rows = torch.from_numpy(members).to(self.device)
-                matrix.index_copy_(0, rows, group.updates)
-                losses.index_copy_(0, rows, group.losses)
+                losses[torch.from_numpy(members).to(self.device)] = group.train()
+                self._write(group, matrix, members)
         return Trained(matrix.to(global_weights.device), losses.to(global_weights.device))
 
+    def _write(self, group: _Group, matrix: Tensor, members: np.ndarray) -> None:
+        """Write a group's updates into its clients' rows, straight where these lie side by side."""
+        first, count = int(members[0]), len(members)
+        if (members == np.arange(first, first + count)).all():
+            group.write_updates(matrix[first : first + count])
+            return
+        rows = self.workspace_for(count).table("rows", count, self.stack.size)
+        group.write_updates(rows)
+        matrix.index_copy_(0, torch.from_numpy(members).to(self.device), rows)
+
     def close(self) -> None:
-        """Forget prepared data and buffers."""
+        """Forget prepared data, schedules and buffers."""
+        self.schedules = KeptSchedules(self.params.batch_size, self.params.epochs)
         self.prepared.clear()
         self.workspace = None
 
@@ -111,7 +122,7 @@ class _Group:
         self.params, self.device, self.prox_mu = trainer.params, trainer.device, prox_mu
         self.work = trainer.workspace_for(min(trainer.group_size, max(len(tasks), 1)))
         self.sizes = sizes
-        self.schedule = Schedule.of(self.sizes, self.params.batch_size, self.params.epochs)
+        self.schedule = trainer.schedules.of(sizes)
         self.samples = trainer.prepared.of(tasks)
         self.targets = self._targets()
         self.masks = (
@@ -120,17 +131,24 @@ class _Group:
         self.augmentation = (
             [torch_generator(task.seed, "augment") for task in tasks] if self.objective.augment else []
         )
+        self.lr, self.starts = lr, self._starts(start)
         # Clients that make a single step from the same weights need no weights of their own.
         self.shared = len(self.schedule.steps) == 1 and all(task.weights is None for task in tasks)
+
+    def train(self) -> Tensor:
+        """Make all steps; the mean loss of each client."""
         if self.shared:
-            self.work.share(start)
-            self.losses = self._run()
-            self.updates = self.work.scaled_gradients(len(tasks), -lr)
+            self.work.share(self.starts[0])
         else:
-            begin = self._starts(start)
-            self.work.load(begin, lr, keep_start=prox_mu > 0)
-            self.losses = self._run()
-            self.updates = self.work.updates(begin)
+            self.work.load(self.starts, self.lr, keep_start=self.prox_mu > 0)
+        return self._run()
+
+    def write_updates(self, out: Tensor) -> None:
+        """Write what came of it (clients × D)."""
+        if self.shared:
+            self.work.only_updates(len(self.tasks), self.lr, out)
+        else:
+            self.work.updates(self.starts, out)
 
     def _starts(self, start: Tensor) -> Tensor:
         """Where each client begins: the global weights, or its own."""
@@ -205,7 +223,6 @@ class _Group:
         delta.sub_(targets).mul_(scale)
         views.backward(delta.view(shape), self.shared)
         if self.shared:
-            self.work.optimizer.only_step(views.optimizer, self.work.shared)
             return
         if self.prox_mu:
             views.pull_to_start(self.prox_mu)

@@ -39,7 +39,6 @@ class Workspace:
         self.delta = [self._new(rows * stage.outputs) for stage in stack.stages[:-1]]
         self.mask = [self._new(rows * stage.outputs) if stage.dropouts else None for stage in stack.stages]
         self.active = [torch.ones_like(self._new(rows, stage.outputs + 1)) for stage in stack.stages[:-1]]
-        self._rows = self._new(clients, stack.size)
         self._tables: dict[str, Tensor] = {}
         self._views: dict[tuple[int, int], StepViews] = {}
 
@@ -66,23 +65,23 @@ class Workspace:
             if stage.bias is not None:
                 rows[:, :, -1] = starts[:, stage.bias]
 
-    def updates(self, starts: Tensor) -> Tensor:
-        """Where each client came to, minus where it began (clients × D); good until the next call."""
-        rows = self._rows[: len(starts)]
+    def updates(self, starts: Tensor, out: Tensor) -> None:
+        """Write where each client came to, minus where it began (clients × D)."""
         for part, value in self._parts(self.weights, len(starts)):
-            torch.sub(
-                value,
-                starts[:, part].unflatten(1, value.shape[1:]),
-                out=rows[:, part].unflatten(1, value.shape[1:]),
-            )
-        return rows
+            shape = value.shape[1:]
+            torch.sub(value, starts[:, part].unflatten(1, shape), out=out[:, part].unflatten(1, shape))
 
-    def scaled_gradients(self, clients: int, factor: float) -> Tensor:
-        """The gradient buffers times a factor (clients × D); good until the next call."""
-        rows = self._rows[:clients]
-        for part, value in self._parts(self.optimizer.gradients, clients):
-            torch.mul(value, factor, out=rows[:, part].unflatten(1, value.shape[1:]))
-        return rows
+    def only_updates(self, clients: int, lr: float, out: Tensor) -> None:
+        """Write what a single step from the shared weights along the gradients adds (clients × D)."""
+        gradients = self.optimizer.gradients
+        divisors = self.optimizer.only_step(self.optimizer.view(clients), self.shared, lr)
+        if divisors is None:
+            for part, value in self._parts(gradients, clients):
+                torch.mul(value, -lr, out=out[:, part].unflatten(1, value.shape[1:]))
+            return
+        pairs = zip(self._parts(gradients, clients), self._parts(divisors, clients), strict=True)
+        for (part, value), (_, divisor) in pairs:
+            torch.div(value, divisor, out=out[:, part].unflatten(1, value.shape[1:]))
 
     def _parts(self, buffers: list[Tensor], clients: int) -> Iterator[tuple[slice, Tensor]]:
         """Where each weight and bias lies in a flat vector, and its values for all clients."""
