@@ -1,4 +1,7 @@
-"""Figures as plain Plotly descriptions (dicts): no colours of the page in them, only of the data."""
+"""Figures as plain Plotly descriptions (dicts): no colours of the page in them, only of the data.
+
+Here: what they are made of, the curves over rounds, and who holds what.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,26 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from wardround.analysis.runs import Run
+from wardround.analysis.runs import CLEAN, Run
 
-__all__ = ["Figure", "anomaly_over_time", "auroc_over_rounds", "who_holds_what"]
+__all__ = [
+    "ATTACKER",
+    "BENIGN",
+    "PALETTE",
+    "Figure",
+    "auroc_over_rounds",
+    "colour_of",
+    "grouped",
+    "onset_line",
+    "who_holds_what",
+]
 
 # Okabe & Ito's palette: distinct for colour-blind readers, on white and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 ATTACKER, BENIGN = "#D55E00", "#56B4E9"
 DASHES = ("solid", "dash", "dot", "dashdot")
+PARTITIONS_SHOWN = 4
+CURVES_TOGETHER = 8  # more in one figure cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -31,35 +46,49 @@ class Figure:
 
 
 def auroc_over_rounds(runs: Sequence[Run]) -> Iterable[Figure]:
-    """For each setting one curve a method and attack, the mean over seeds (band: lowest to highest)."""
-    for number, (setting, members) in enumerate(_grouped(runs, lambda run: run.setting).items()):
-        methods = sorted({run.method for run in members})
-        attacks = sorted({run.attack for run in members}, key=lambda attack: (attack != "clean", attack))
-        traces: list[dict[str, Any]] = []
-        for (method, attack), group in sorted(
-            _grouped(members, lambda run: (run.method, run.attack)).items()
-        ):
-            colour = PALETTE[methods.index(method) % len(PALETTE)]
-            traces += _curve(
-                f"{method}, {attack}", group, colour, DASHES[attacks.index(attack) % len(DASHES)]
-            )
-        onsets = {
-            run.config["attack"]["start"]
-            for run in members
-            if run.attack != "clean" and run.config["attack"]["start"] > 1
-        }
-        yield Figure(
-            f"auroc-{number}",
-            f"AUROC against rounds: {setting}",
-            "Area under the ROC curve of the global model on the held-out test patients. "
-            + ("The vertical line marks the round in which the attack begins." if onsets else ""),
-            traces,
-            {
-                "xaxis": {"title": {"text": "round"}},
-                "yaxis": {"title": {"text": "AUROC (test)"}},
-                "shapes": [_onset(onset) for onset in sorted(onsets)],
-            },
+    """One curve a method and attack, the mean over seeds (band: lowest to highest).
+
+    A figure a setting; a figure a setting and attack where that would be too many curves.
+    """
+    number = 0
+    methods = sorted({run.method for run in runs})
+    for setting, members in grouped(runs, lambda run: run.setting).items():
+        attacks = sorted({run.attack for run in members}, key=lambda attack: (attack != CLEAN, attack))
+        if len({(run.method, run.attack) for run in members}) <= CURVES_TOGETHER:
+            parts = {setting: members}
+        else:
+            parts = {f"{setting}, {a}": [run for run in members if run.attack == a] for a in attacks}
+        for title, some in parts.items():
+            yield _curves(f"auroc-{number}", title, some, methods, attacks if len(parts) == 1 else [])
+            number += 1
+
+
+def _curves(
+    key: str, title: str, runs: Sequence[Run], methods: Sequence[str], attacks: Sequence[str]
+) -> Figure:
+    traces: list[dict[str, Any]] = []
+    for (method, attack), group in sorted(grouped(runs, lambda run: (run.method, run.attack)).items()):
+        dash = DASHES[attacks.index(attack) % len(DASHES)] if attacks else DASHES[0]
+        name = f"{method}, {attack}" if attacks else method
+        traces += _curve(name, group, colour_of(method, methods), dash)
+    onsets = {run.onset for run in runs if run.onset is not None and run.onset > 1}
+    return Figure(
+        key,
+        f"AUROC against rounds: {title}",
+        "Area under the ROC curve of the global model on the held-out test patients"
+        + (
+            ", mean over seeds; the band goes from the lowest to the highest. "
+            if len(runs) > len(traces)
+            else ". "
         )
+        + ("The dotted line marks the round in which the attack begins." if onsets else ""),
+        traces,
+        {
+            "xaxis": {"title": {"text": "round"}},
+            "yaxis": {"title": {"text": "AUROC (test)"}},
+            "shapes": [onset_line(onset) for onset in sorted(onsets)],
+        },
+    )
 
 
 def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str, Any]]:
@@ -85,48 +114,6 @@ def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str,
     return [band, line]
 
 
-def anomaly_over_time(runs: Sequence[Run]) -> Iterable[Figure]:
-    """For each run whose rule scores its clients: one curve a client, attackers marked, flags as dots."""
-    scored = [run for run in runs if any(line.get("score") is not None for line in run.clients)]
-    for number, run in enumerate(scored):
-        by_client = _grouped(run.clients, lambda line: line["client"])
-        traces: list[dict[str, Any]] = []
-        shown: set[bool] = set()
-        # Attackers last, so that they lie on top.
-        for client in sorted(by_client, key=lambda client: (client in run.byzantine, client)):
-            attacker = client in run.byzantine
-            lines = [line for line in by_client[client] if line.get("score") is not None]
-            traces.append(
-                {
-                    "type": "scatter", "mode": "lines+markers",
-                    "name": "Byzantine client" if attacker else "honest client",
-                    "legendgroup": str(attacker), "showlegend": attacker not in shown,
-                    "x": [line["round"] for line in lines], "y": [line["score"] for line in lines],
-                    "line": {"color": ATTACKER if attacker else BENIGN, "width": 2 if attacker else 1},
-                    "marker": {
-                        "color": ATTACKER if attacker else BENIGN,
-                        "symbol": ["x" if line.get("flag") else "circle" for line in lines],
-                        "size": [9 if line.get("flag") else 1 for line in lines],
-                    },
-                    "hovertemplate": f"{client}<br>round %{{x}}: %{{y:.3g}}<extra></extra>",
-                }
-            )  # fmt: skip
-            shown.add(attacker)
-        start = run.config["attack"]["start"]
-        yield Figure(
-            f"anomaly-{number}",
-            f"Anomaly of each client: {run.method}, {run.attack}, seed {run.seed}",
-            "The rule's own score, higher is more suspicious (logarithmic scale). Orange: Byzantine; "
-            "a cross: flagged in that round.",
-            traces,
-            {
-                "xaxis": {"title": {"text": "round"}},
-                "yaxis": {"title": {"text": "anomaly score"}, "type": "log"},
-                "shapes": [_onset(start)] if run.byzantine and start > 1 else [],
-            },
-        )
-
-
 def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
     """For each partition: samples a client and class; Byzantine clients carry a mark."""
     partitions: dict[str, Run] = {}
@@ -135,7 +122,10 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
         key = f"{run.setting}, seed {run.seed}"
         if key not in partitions or len(run.byzantine) > len(partitions[key].byzantine):
             partitions[key] = run
-    for number, (key, run) in enumerate(sorted(partitions.items())):
+    shown = sorted(partitions.items())
+    if len(shown) > PARTITIONS_SHOWN:  # the first seed of each setting will do
+        shown = list({run.setting: (key, run) for key, run in reversed(shown)}.values())[::-1]
+    for number, (key, run) in enumerate(shown):
         held = run.record["clients"]
         prefix = os.path.commonprefix(list(held))  # noqa: RUF071 - of names, not of paths
         labels = [
@@ -161,15 +151,22 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
         )  # fmt: skip
 
 
-def _onset(round: int) -> dict[str, Any]:
+def onset_line(round: int) -> dict[str, Any]:
+    """A dotted line where the attack begins."""
     return {
         "type": "line", "x0": round, "x1": round, "yref": "paper", "y0": 0, "y1": 1,
         "line": {"color": ATTACKER, "width": 1, "dash": "dot"},
     }  # fmt: skip
 
 
-def _grouped(items: Sequence[Any], key: Any) -> dict[Any, list[Any]]:
+def grouped(items: Sequence[Any], key: Any) -> dict[Any, list[Any]]:
+    """Items by key, in the order in which the keys turn up."""
     groups: dict[Any, list[Any]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
+
+
+def colour_of(method: str, methods: Sequence[str]) -> str:
+    """The same colour for a method in every figure of a page."""
+    return PALETTE[methods.index(method) % len(PALETTE)]

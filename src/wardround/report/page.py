@@ -5,16 +5,20 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
 import wardround
+from wardround.analysis import Analysis
+from wardround.analysis.layout import Table
 from wardround.analysis.runs import Run
 from wardround.analysis.tables import Comparison, compare
-from wardround.report.figures import Figure, anomaly_over_time, auroc_over_rounds, who_holds_what
+from wardround.errors import ConfigError
+from wardround.report.contents import Contents, collect
+from wardround.report.figures import Figure
 
-__all__ = ["write_page"]
+__all__ = ["page", "write_page"]
 
 HEADINGS = (
     ("method", True, "the aggregation rule"),
@@ -28,40 +32,42 @@ HEADINGS = (
 )
 
 
-def write_page(runs: Sequence[Run], path: Path, title: str) -> Path:
+def write_page(runs: Sequence[Run], path: Path, title: str, contents: Contents | None = None) -> Path:
     """Write the report on these runs to `path`, whole or not at all."""
-    figures = [*auroc_over_rounds(runs), *anomaly_over_time(runs), *who_holds_what(runs)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(_page(title, runs, figures), encoding="utf-8")
-    os.replace(temporary, path)
+    text = page(contents or collect(runs), title)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
     return path
 
 
-def _page(title: str, runs: Sequence[Run], figures: Sequence[Figure]) -> str:
+def page(contents: Contents, title: str) -> str:
+    """The page's text."""
     from plotly.offline import get_plotlyjs
 
     def static(name: str) -> str:
         return resources.files("wardround.report").joinpath(f"static/{name}").read_text(encoding="utf-8")
 
-    data = json.dumps([{"key": f.key, "data": f.data, "layout": f.layout} for f in figures])
+    data = json.dumps([{"key": f.key, "data": f.data, "layout": f.layout} for f in contents.all_figures])
     data = data.replace("</", "<\\/")  # nothing in a name may end the script
-    sections = "\n".join(
-        f'<section><h2>{html.escape(f.title)}</h2><figure><div class="plot" id="{f.key}" role="img" '
-        f'aria-label="{html.escape(f.title)}"></div><figcaption>{html.escape(f.caption)}</figcaption>'
-        "</figure></section>"
-        for f in figures
-    )
+    count = len(contents.runs)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{html.escape(title)}</title><style>{static("page.css")}</style></head>
 <body><main>
 <h1>{html.escape(title)}</h1>
-<p>{_count(len(runs), "run")}. An AUROC of 1 ranks all patients right by risk, 0.5 is chance.
+<p>{_count(count, "run")}. An AUROC of 1 ranks all patients right by risk, 0.5 is chance.
 Press a heading to sort.</p>
-{_table(compare(runs))}
-{sections}
-<footer>Written by wardround {wardround.__version__} from {_count(len(runs), "run folder")}.</footer>
+{_verdicts(contents.analysis)}
+{_comparisons(compare(contents.runs))}
+{"".join(map(_section, contents.figures))}
+{_single(contents)}
+{_details_of(contents.analysis)}
+<footer>Written by wardround {wardround.__version__} from {_count(count, "run folder")}.</footer>
 </main>
 <script>{get_plotlyjs()}</script>
 <script type="application/json" id="figures">{data}</script>
@@ -70,17 +76,83 @@ Press a heading to sort.</p>
 """
 
 
-def _table(lines: Sequence[Comparison]) -> str:
-    settings = {line.setting for line in lines}
-    if len(settings) > 1:
-        tables = [
-            (setting, [line for line in lines if line.setting == setting]) for setting in sorted(settings)
-        ]
-        return "".join(f"<h2>{html.escape(setting)}</h2>{_table(part)}" for setting, part in tables)
-    head = "".join(
-        f'<th{" class=word" if word else ""} title="{hint}"><button type="button">{name}</button></th>'
-        for name, word, hint in HEADINGS
+def _section(figure: Figure) -> str:
+    title = html.escape(figure.title)
+    return (
+        f'<section><h2>{title}</h2><figure><div class="plot" id="{figure.key}" role="img" aria-label="{title}">'
+        f"</div><figcaption>{html.escape(figure.caption)}</figcaption></figure></section>"
     )
+
+
+def _verdicts(analysis: Analysis | None) -> str:
+    if analysis is None or not analysis.verdicts:
+        return ""
+    cards = "".join(
+        f'<article class="verdict {v.verdict.replace(" ", "-")}"><h3>{v.key} <strong>{v.verdict}</strong></h3>'
+        f"<p>{html.escape(v.statement)}</p><p>{html.escape(v.reason[:1].upper() + v.reason[1:])}.</p></article>"
+        for v in analysis.verdicts
+    )
+    return f'<section><h2>The hypotheses about CAAC-FL</h2><div class="verdicts">{cards}</div></section>'
+
+
+def _single(contents: Contents) -> str:
+    """Figures of single runs, folded: they are drawn when somebody opens them."""
+    if not contents.single:
+        return ""
+    shown, whole = len(contents.single), contents.combinations
+    some = f" Shown are {shown} of {whole}, attacked ones first." if shown < whole else ""
+    folded = "".join(
+        f"<details><summary>{html.escape(f'{run.method}, {run.attack}')} <small>{html.escape(run.setting)}, seed "
+        f"{run.seed}</small></summary>{''.join(map(_section, figures))}</details>"
+        for run, figures in contents.single
+    )
+    return (
+        "<section><h2>Single runs</h2><p>Weights, detection and anomaly of every client over time, for the first seed "
+        f"of each setting, attack and method.{some}</p>{folded}</section>"
+    )
+
+
+def _details_of(analysis: Analysis | None) -> str:
+    if analysis is None:
+        return ""
+    tables = "".join(
+        f"<details><summary>{html.escape(table.title)}</summary>{_table(table)}</details>"
+        for table in analysis.tables
+    )
+    return f"<section><h2>Numbers and statistics</h2>{tables}</section>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(_heading(name, i < table.words, "") for i, name in enumerate(table.columns))
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{' class=word' if i < table.words else ''}>{html.escape(_text(cell))}</td>"
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
+    return _framed(head, body) + notes
+
+
+def _text(cell: str | float | int | None) -> str:
+    return "" if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+def _comparisons(lines: Sequence[Comparison]) -> str:
+    by_setting: dict[str, list[Comparison]] = {}
+    for line in lines:
+        by_setting.setdefault(line.setting, []).append(line)
+    return "".join(
+        (f"<h2>{html.escape(setting)}</h2>" if len(by_setting) > 1 else "") + _comparison(part)
+        for setting, part in sorted(by_setting.items())
+    )
+
+
+def _comparison(lines: Iterable[Comparison]) -> str:
+    head = "".join(_heading(name, word, hint) for name, word, hint in HEADINGS)
     body = "".join(
         "<tr>"
         + "".join(f'<td class="word">{html.escape(text)}</td>' for text in (line.method, line.attack))
@@ -90,6 +162,15 @@ def _table(lines: Sequence[Comparison]) -> str:
         + "</tr>"
         for line in lines
     )
+    return _framed(head, body)
+
+
+def _heading(name: str, word: bool, hint: str) -> str:
+    told = f' title="{html.escape(hint)}"' if hint else ""
+    return f'<th{" class=word" if word else ""}{told}><button type="button">{html.escape(name)}</button></th>'
+
+
+def _framed(head: str, body: str) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

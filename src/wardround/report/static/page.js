@@ -2,22 +2,27 @@
 // Draw the figures in the colours of the page, and again when the reader changes between light and dark.
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function draw() {
+const drawn = new Set();
+function draw(figure) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
-  for (const figure of figures) {
-    const layout = {
-      ...figure.layout,
-      paper_bgcolor: colour("--ground"), plot_bgcolor: colour("--ground"),
-      font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
-      margin: { l: 60, r: 20, t: 40, b: 50 }, hovermode: "closest",
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-      xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
-    };
-    Plotly.react(figure.key, figure.data, layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
-  }
+  const layout = {
+    ...figure.layout,
+    paper_bgcolor: colour("--ground"), plot_bgcolor: colour("--ground"),
+    font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
+    margin: { l: 60, r: 20, t: 40, b: 50 }, hovermode: "closest",
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+    xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
+  };
+  drawn.add(figure);
+  Plotly.react(figure.key, figure.data, layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
 }
-draw();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+// What is folded away has no size to draw in, and may never be opened: it is drawn when it is.
+const folded = (figure) => document.getElementById(figure.key).closest("details:not([open])");
+const drawVisible = () => figures.filter((figure) => !drawn.has(figure) && !folded(figure)).forEach(draw);
+drawVisible();
+for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", drawVisible);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach(draw));
+addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((details) => { details.open = true; }); drawVisible(); });
 
 // Tables sort by the column whose heading is pressed.
 for (const button of document.querySelectorAll("th button")) {

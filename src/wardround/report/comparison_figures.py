@@ -1,0 +1,135 @@
+"""Figures over all runs: what attacks cost, how seeds scatter, which methods can be told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from wardround.analysis.measures import Measured
+from wardround.analysis.ranking import Ranking
+from wardround.analysis.runs import CLEAN
+from wardround.report.figures import ATTACKER, PALETTE, Figure, colour_of, grouped
+
+__all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
+
+# From blue (the attack did no harm) over near white to vermilion (it did); safe for the colour-blind.
+DIVERGING = [[0.0, PALETTE[0]], [0.5, "#F2F2F2"], [1.0, ATTACKER]]
+LEAST_RANGE = 0.05  # differences below are noise: they shall not look dramatic
+
+
+def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
+    """ΔAUROC as a heatmap method × attack, one a setting."""
+    attacked = [m for m in measured if m["delta_auroc"] is not None]
+    for number, (setting, members) in enumerate(grouped(attacked, lambda m: m.run.setting).items()):
+        methods = sorted({m.run.method for m in members}, reverse=True)
+        attacks = sorted({m.run.attack for m in members})
+        cells = grouped(members, lambda m: (m.run.method, m.run.attack))
+        z = [
+            [_mean([m["delta_auroc"] for m in cells.get((method, attack), ())]) for attack in attacks]
+            for method in methods
+        ]
+        reach = max(LEAST_RANGE, *(abs(v) for row in z for v in row if v is not None))
+        yield Figure(
+            f"loss-{number}",
+            f"What each attack costs: {setting}",
+            "ΔAUROC: clean minus attacked, same seed, mean over seeds. 0 is no harm; orange-red is harm.",
+            [
+                {
+                    "type": "heatmap", "x": attacks, "y": methods, "z": z, "zmin": -reach, "zmax": reach,
+                    "colorscale": DIVERGING, "texttemplate": "%{z:.3f}", "xgap": 2, "ygap": 2, "hoverongaps": False,
+                    "colorbar": {"title": {"text": "ΔAUROC"}, "outlinewidth": 0},
+                    "hovertemplate": "%{y}, %{x}: %{z:.3f}<extra></extra>",
+                }
+            ],
+            {
+                "xaxis": {"type": "category", "showgrid": False},
+                "yaxis": {"type": "category", "showgrid": False},
+            },
+        )  # fmt: skip
+
+
+def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
+    """Box plots of the final AUROC over seeds, every seed a point; where there are several seeds."""
+    methods = sorted({m.run.method for m in measured})
+    number = 0
+    for setting, members in grouped(measured, lambda m: m.run.setting).items():
+        if len({m.run.seed for m in members}) < 2:
+            continue
+        members = sorted(members, key=lambda m: (m.run.attack != CLEAN, m.run.attack, m.run.seed))
+        traces: list[dict[str, Any]] = [
+            {
+                "type": "box", "name": method, "boxpoints": "all", "jitter": 0.3, "pointpos": 0,
+                "x": [m.run.attack for m in some], "y": [m["auroc"] for m in some],
+                "text": [f"seed {m.run.seed}" for m in some],
+                "marker": {"color": colour_of(method, methods), "size": 5},
+                "line": {"color": colour_of(method, methods), "width": 1.5},
+                "hovertemplate": f"{method}, %{{text}}: %{{y:.3f}}<extra></extra>",
+            }
+            for method, some in sorted(grouped(members, lambda m: m.run.method).items())
+        ]  # fmt: skip
+        yield Figure(
+            f"seeds-{number}",
+            f"AUROC over seeds: {setting}",
+            "Test AUROC after the last round; every point is a seed.",
+            traces,
+            {
+                "boxmode": "group",
+                "xaxis": {"type": "category"},
+                "yaxis": {"title": {"text": "AUROC (test)"}},
+            },
+        )
+        number += 1
+
+
+def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
+    """Mean ranks on a line, methods that do not differ joined by a bar; nothing without a test."""
+    if ranking is None or ranking.critical_difference is None:
+        return
+    count = len(ranking.methods)
+    half = (count + 1) // 2
+    traces: list[dict[str, Any]] = []
+    for i, (method, rank) in enumerate(zip(ranking.methods, ranking.mean_ranks, strict=True)):
+        left = i < half
+        height = -1 - (i if left else count - 1 - i) - len(ranking.cliques)
+        end = 0.4 if left else count + 0.6
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+text", "x": [rank, rank, end], "y": [0, height, height],
+                "text": ["", "", f"{method}  {rank:.2f}"], "textposition": "top right" if left else "top left",
+                "line": {"color": PALETTE[7], "width": 1}, "showlegend": False, "hoverinfo": "skip",
+            }
+        )  # fmt: skip
+    ranks = dict(zip(ranking.methods, ranking.mean_ranks, strict=True))
+    for i, clique in enumerate(ranking.cliques):
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "x": [ranks[clique[0]] - 0.03, ranks[clique[-1]] + 0.03],
+                "y": [-0.6 - i] * 2, "line": {"color": PALETTE[0], "width": 6}, "showlegend": False,
+                "hovertemplate": " – ".join(clique) + "<extra>not told apart</extra>",
+            }
+        )  # fmt: skip
+    traces.append(
+        {
+            "type": "scatter", "mode": "lines+markers+text", "x": [1, 1 + ranking.critical_difference], "y": [1, 1],
+            "text": [f"critical difference {ranking.critical_difference:.2f}", ""], "textposition": "top right",
+            "line": {"color": ATTACKER, "width": 2}, "marker": {"symbol": "line-ns-open", "size": 9, "color": ATTACKER},
+            "showlegend": False, "hoverinfo": "skip",
+        }
+    )  # fmt: skip
+    yield Figure(
+        "critical-differences",
+        "Which methods can be told apart",
+        f"Mean ranks by AUROC over {ranking.blocks} blocks (setting, attack and seed), 1 is best. Methods joined by a "
+        "bar do not differ at the 5 % level (Friedman and Nemenyi).",
+        traces,
+        {
+            "xaxis": {"title": {"text": "mean rank"}, "range": [0.2, count + 0.8], "dtick": 1},
+            "yaxis": {"visible": False, "range": [-count / 2 - len(ranking.cliques) - 1.2, 2.2]},
+        },
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 4) if known else None
