@@ -117,5 +117,5 @@ def test_what_does_not_fit_is_said():
 def test_offered_to_evaluation_also_inside_a_mixture():
     mix = attacks.create("mix", parts=[{"name": "noise", "share": 0.5}, {"name": "backdoor", "share": 0.5}])
     (found,) = mix.backdoors
-    assert found.target == 0
+    assert found.target == 1
     assert attacks.create("noise").backdoors == ()

@@ -46,8 +46,9 @@ class Backdoor(Attack):
     class Params(Parameters):
         share: float = Field(0.5, ge=0, le=1)
         """Share of the client's samples that are poisoned, rounded to the nearest whole sample."""
-        target: int = Field(0, ge=0)
-        """The class (or finding) a triggered sample is to be given."""
+        target: int = Field(1, ge=0)
+        """The class (or finding) a triggered sample is to be given. Not 0 by default: that is the common
+        class of most medical tasks, and a model that says it to everyone would look like a success."""
         kind: Literal["auto", "patch", "features"] = "auto"
         """`auto`: a patch for inputs of four dimensions, features otherwise."""
         value: float | None = None
