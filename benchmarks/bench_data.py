@@ -86,6 +86,7 @@ def generate(folder: Path, rows: int) -> None:
     """Tables in the form of the full release (headers in capitals), made by DuckDB from hashes of row numbers."""
     start = time.perf_counter()
     database = duckdb.connect(config={"preserve_insertion_order": False, "memory_limit": "2GB"})
+    database.execute("SET enable_progress_bar = false")
     known = [item for variable in VARIABLES for item in variable.items.get(CHART, {})]
     others = range(900_000, 900_000 + 2 * len(known))  # two thirds of the chart is nothing that we look at
     items = ", ".join(map(str, [*known, *others]))

@@ -22,7 +22,7 @@ from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
 from wardround.datasets.preparation import info, prepare
 from wardround.errors import DataError
 
-pytest.importorskip("duckdb")
+duckdb = pytest.importorskip("duckdb")
 START = datetime(2150, 3, 1, 6, 0)
 
 
@@ -451,6 +451,19 @@ def test_an_interrupted_preparation_goes_on_with_the_next_table(release, left_be
     assert sorted(path.name for path in cache.iterdir()) == [
         "manifest.json", "moments.npy", "series.npy", "stays.npz", "tabular.npy",
     ]  # fmt: skip
+
+
+def test_an_interruption_reaches_a_running_query():
+    """Ctrl-C comes while DuckDB is busy in a thread: the query ends, and the connection can be closed."""
+    database = duckdb.connect()
+    endless = "SELECT count(*) FROM range(1000000000000) r(i) WHERE hash(i) % 7 = 3"
+
+    def press(percent: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extraction._run(database, endless, Path("nothing"), press)
+    assert database.execute("SELECT 1").fetchone() == (1,)
 
 
 # --- the real demo, against plain Python ------------------------------------------------------------------

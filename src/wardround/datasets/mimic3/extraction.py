@@ -76,17 +76,18 @@ def _run(database: Any, sql: str, source: Path, tick: Callable[[int], None] = la
             outcome.append(database.execute(sql))
         except Exception as error:
             outcome.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    # An event, not Thread.join: interrupted within a join, Python takes the thread for ended.
+    done = threading.Event()
+    threading.Thread(target=work, daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(0.2)
-            if thread.is_alive():
-                tick(max(0, min(99, int(database.query_progress()))))
+        while not done.wait(0.2):
+            tick(max(0, min(99, int(database.query_progress()))))
     except BaseException:
         database.interrupt()
-        thread.join()
+        done.wait()
         raise
     if isinstance(outcome[0], duckdb.OutOfMemoryException):
         raise DataError(f"{source}: not enough memory; raise the option memory ({_first_line(outcome[0])})")
