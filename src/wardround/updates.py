@@ -269,7 +269,12 @@ def row_squared_norms(matrix: Tensor, chunk: int = 16_384) -> Tensor:
     if matrix.dtype == torch.float64:
         return torch.linalg.vector_norm(matrix, dim=1).square()
     whole = d - d % chunk
-    parts = torch.linalg.vector_norm(matrix[:, :whole].reshape(n, -1, chunk), dim=2).double().square().sum(1)
+    parts = (
+        torch.linalg.vector_norm(matrix[:, :whole].reshape(n, whole // chunk, chunk), dim=2)
+        .double()
+        .square()
+        .sum(1)
+    )
     rest = torch.linalg.vector_norm(matrix[:, whole:], dim=1).double().square()
     total = parts + rest
     odd = ~((total > 1e-24 * max(d, 1)) & (total < 1e36)) & ~torch.isnan(total)

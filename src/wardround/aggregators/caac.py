@@ -10,10 +10,10 @@ from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
 from wardround.aggregators.kernels import norm, row_dots, weighted_sum
+from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.updates import Aggregation, Updates
 
 MU, SIGMA, RHO, RELIABILITY, SEEN = range(5)
-GAUSSIAN_MAD = 0.6745  # MAD of a standard normal: MAD / 0.6745 estimates its standard deviation
 
 
 @register("caac")
@@ -133,7 +133,7 @@ class Caac(Aggregator):
             weights = weights / (weights.sum() + eps)
         self.profiles[rows] = new
         delta = weighted_sum(updates.matrix, weights * scale)
-        self.last = delta
+        self.last = delta.clone()
         if self.bootstrapping:
             self._maybe_end_bootstrap()
         columns = {

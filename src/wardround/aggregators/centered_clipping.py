@@ -55,7 +55,7 @@ class CenteredClipping(Aggregator):
             scale = torch.where(distances > tau, tau / distances, 1.0)
             steps = steps * (1 - scale.sum() / n) + scale / n
         delta = weighted_sum(updates.matrix, steps) + (1 - steps.sum()).item() * start
-        self.last = delta
+        self.last = delta.clone()
         columns = {"clip_scale": scale, "tau": torch.full_like(scale, tau)}
         return Aggregation(delta, scores=geometry.squared_distances_to(steps).sqrt(), columns=columns)
 

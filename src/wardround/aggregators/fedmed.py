@@ -9,10 +9,9 @@ from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
 from wardround.aggregators.kernels import weighted_sum
+from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
-
-GAUSSIAN_MAD = 0.6745  # MAD of a standard normal: MAD / 0.6745 estimates its standard deviation
 
 
 @register("fedmed")

@@ -94,9 +94,10 @@ def row_dots(matrix: Tensor, vector: Tensor, centre: Tensor | None = None) -> Te
         )
     else:
         for part, (a, b) in enumerate(ranges):
-            for i, row in enumerate(matrix[:, a:b]):
-                wide = row.double() if centre is None else row.double() - centre[a:b].double()
-                totals[part, i] = wide @ vector[a:b].double()
+            wide = matrix[:, a:b].double()
+            if centre is not None:
+                wide = wide - centre[a:b].double()
+            totals[part] = (wide * vector[a:b].double()).sum(1)
     return totals.sum(0)
 
 
@@ -133,7 +134,7 @@ def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
         parts = torch.zeros(len(ranges), n, n, dtype=torch.float64)
         for part, (a, b) in enumerate(ranges):
             wide = matrix[:, a:b].double() - centre[a:b].double()
-            parts[part] = wide @ wide.T
+            parts[part] = _products(wide)
         return CentredGram(centre, parts.sum(0))
 
     find_median = loops.middle_kernel(n, (n - 1) // 2, n // 2) if centre is None else None
@@ -155,6 +156,15 @@ def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
     for_each_range(d, work)
     upper = totals.sum(0)[:n, :n].triu()
     return CentredGram(centre, upper + upper.triu(1).T)
+
+
+def _products(rows: Tensor, block: int = 512) -> Tensor:
+    """rows · rowsᵀ as a batch of short products, none of which is long enough to be split among threads."""
+    n, columns = rows.shape
+    whole = columns - columns % block
+    blocks = rows[:, :whole].view(n, -1, block).transpose(0, 1)
+    rest = rows[None, :, whole:]
+    return torch.bmm(blocks, blocks.mT).sum(0) + torch.bmm(rest, rest.mT)[0]
 
 
 def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> Tensor:

@@ -14,8 +14,10 @@ from torch import Tensor
 from wardround.aggregators.columns import for_each_range
 from wardround.aggregators.compiled import loops_for
 
-__all__ = ["mean_nearest_median", "mean_of_middle", "median"]
+__all__ = ["GAUSSIAN_MAD", "mean_nearest_median", "mean_of_middle", "median"]
 
+GAUSSIAN_MAD = 0.6744897501960817
+"""The median absolute deviation of a standard normal (0.6745): MAD / 0.6745 estimates its standard deviation."""
 SORTED_COLUMNS = 8_192
 """Columns that the torch path sorts at a time: bounds its temporaries."""
 

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wardround.updates import Layout, Updates, guard, row_squared_norms
+
+
+def test_numpy_is_taken_without_a_copy_and_torch_too():
+    array = np.ones((2, 3), dtype="float32")
+    assert np.shares_memory(Updates(array).matrix.numpy(), array)
+    tensor = torch.ones(2, 3)
+    assert Updates(tensor).matrix.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_other_numbers_become_float32(dtype):
+    assert Updates(np.ones((2, 3), dtype=dtype)).matrix.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"matrix": torch.ones(3)}, "matrix of clients × parameters"),
+        ({"matrix": torch.ones(2, 3), "clients": ["a"]}, "clients has 1 entries for 2 updates"),
+        ({"matrix": torch.ones(2, 3), "clients": ["a", "a"]}, "twice: a"),
+        ({"matrix": torch.ones(2, 3), "num_samples": [1, 2, 3]}, "num_samples has 3 entries for 2 updates"),
+        ({"matrix": torch.ones(2, 3), "metrics": {"loss": [1.0]}}, "loss has 1 entries for 2 updates"),
+        ({"matrix": [torch.ones(2, 2)]}, "an update is a vector"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        Updates(**given)
+
+
+@pytest.mark.parametrize("d", [1, 100, 16_384, 40_000])
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e12, 1e30])
+def test_squared_norms_at_any_scale(d, scale):
+    matrix = torch.randn(3, d, generator=torch.Generator().manual_seed(d)) * scale
+    expected = (matrix.double() ** 2).sum(1)
+    torch.testing.assert_close(row_squared_norms(matrix), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(row_squared_norms(matrix.double()), expected, rtol=1e-12, atol=0)
+
+
+def test_guard_keeps_what_is_well_formed_in_order():
+    rows = [
+        torch.ones(4),
+        torch.tensor([1, torch.inf, 0, 0]),
+        torch.ones(3),
+        torch.zeros(4),
+        torch.ones(4) * 2,
+    ]
+    sent = Updates(rows, num_samples=[1, 2, 3, 4, -1], metrics={"loss": [1.0, 2, 3, 4, 5]})
+    kept = guard(sent)
+    assert kept.rows.tolist() == [0, 3]
+    assert kept.dropped == {
+        "client-01": "not finite",
+        "client-02": "length 3 instead of 4",
+        "client-04": "sample count -1",
+    }
+    assert list(kept.dropped) == ["client-01", "client-02", "client-04"]
+    assert kept.updates.clients == ("client-00", "client-03")
+    assert kept.updates.metrics["loss"].tolist() == [1, 4]
+    assert kept.updates.squared_norms.tolist() == [4, 0]
+
+
+def test_the_right_length_is_the_layouts_or_the_models_and_not_the_majoritys():
+    short = [torch.ones(3), torch.ones(3), torch.ones(4)]
+    assert list(guard(Updates(short)).dropped) == ["client-02"]
+    assert list(guard(Updates(short), 4).dropped) == ["client-00", "client-01"]
+    layout = Layout(("w",), ((2, 2),))
+    assert list(guard(Updates(short, layout=layout)).dropped) == ["client-00", "client-01"]
+
+
+def test_nobody_well_formed_leaves_an_empty_matrix_of_the_right_width():
+    kept = guard(Updates([torch.ones(3), torch.ones(2)]), 5)
+    assert kept.updates.matrix.shape == (0, 5)
+    assert len(kept.dropped) == 2
+
+
+def test_a_norm_beyond_float64_counts_as_not_finite():
+    assert guard(Updates(torch.full((1, 4), 1e200, dtype=torch.float64))).dropped == {
+        "client-00": "not finite"
+    }
+
+
+def test_neighbouring_rows_are_a_view_and_others_a_copy():
+    matrix = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    updates = Updates(matrix)
+    assert updates.select([1, 2, 3]).matrix.data_ptr() == matrix[1].data_ptr()
+    assert torch.equal(updates.select([4, 0]).matrix, matrix[[4, 0]])
+    assert len(updates.select([])) == 0
+
+
+def test_guard_measures_each_row_once():
+    calls = []
+
+    def measure(matrix):
+        calls.append(len(matrix))
+        return row_squared_norms(matrix)
+
+    matrix = torch.ones(4, 8)
+    matrix[2] = torch.nan
+    kept = guard(Updates(matrix), measure=measure)
+    assert kept.updates.squared_norms.tolist() == pytest.approx([8, 8, 8])
+    assert calls == [4]
+
+
+def test_layout_of_a_network_marks_batch_norm_and_goes_there_and_back():
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    layout = Layout.of(net)
+    state = net.state_dict()
+    vector = layout.flatten(state)
+    assert layout.size == len(vector) == 2 * 3 + 3 + 4 * 3
+    assert layout.batch_norm_mask.tolist() == [False] * 9 + [True] * 12
+    for name, value in layout.unflatten(vector).items():
+        assert torch.equal(value, state[name])
