@@ -117,7 +117,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, config, tmp_p
     assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
 
 
-@pytest.mark.parametrize("kind", ["aggregators", "attacks", "datasets", "models", "partitions", "presets"])
+@pytest.mark.parametrize(
+    "kind", ["aggregators", "attacks", "datasets", "models", "partitions", "presets", "scenarios"]
+)
 def test_list_for_people_and_programs(kind, here):
     assert here("list", kind).returncode == 0
     members = json.loads(here("list", kind, "--json").stdout)
@@ -133,7 +135,16 @@ def test_list_attacks_tells_knowledge_and_defaults(here):
 
 @pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(config, tmp_path):
-    command = [sys.executable, "-m", "wardround", "run", str(config), "rounds=400", "--out", str(tmp_path / "r")]
+    command = [
+        sys.executable,
+        "-m",
+        "wardround",
+        "run",
+        str(config),
+        "rounds=400",
+        "--out",
+        str(tmp_path / "r"),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list((tmp_path).glob("r/*/checkpoint.pt")) and time.monotonic() < deadline:

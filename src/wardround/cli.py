@@ -47,6 +47,7 @@ class Kind(StrEnum):
     MODELS = "models"
     PARTITIONS = "partitions"
     PRESETS = "presets"
+    SCENARIOS = "scenarios"
 
 
 class ExecutorName(StrEnum):

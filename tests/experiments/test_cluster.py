@@ -13,7 +13,9 @@ pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 @pytest.mark.slow
 def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path):
-    configs = expand({"base": {**tiny, "rounds": 60}, "axes": {"aggregator.name": ["fedavg", "caac"]}, "seeds": [0, 1]})
+    configs = expand(
+        {"base": {**tiny, "rounds": 60}, "axes": {"aggregator.name": ["fedavg", "caac"]}, "seeds": [0, 1]}
+    )
     out, killed = tmp_path / "ray", []
 
     def kill_once(event):
@@ -34,6 +36,6 @@ def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path):
 
 
 def test_a_cluster_that_is_not_there(tiny, tmp_path):
-    with pytest.raises(WardroundError, match="no Ray cluster at 127.0.0.1:1"):
+    with pytest.raises(WardroundError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         run_many(expand({"base": tiny}), tmp_path, 1, lambda event: None, "ray", "127.0.0.1:1")
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from wardround.errors import ConfigError
-from wardround.experiments import load_config, override, read_yaml
+from wardround.experiments import load_config, override, read_yaml, scenarios
 
 
 def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
@@ -22,10 +22,16 @@ def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
         ({"aggregator": {"name": "caac", "tboot": 3}}, r"unknown key 'tboot'; did you mean 't_boot'"),
         ({"aggregator": "caac"}, r"aggregator: must be a valid dictionary"),
         ({"partition": {"name": "dirichlet", "alpha": -1}}, r"alpha: must be greater than 0, got -1"),
-        ({"partition": {"name": "dirichlet", "clients": 0}}, r"clients: must be greater than or equal to 1, got 0"),
+        (
+            {"partition": {"name": "dirichlet", "clients": 0}},
+            r"clients: must be greater than or equal to 1, got 0",
+        ),
         ({"training": {"optimiser": "adam"}}, r"unknown key 'training.optimiser'; did you mean 'optimizer'"),
         ({"training": {"lr": 0}}, r"training.lr: must be greater than 0, got 0"),
-        ({"attack": {"name": "sign-flip", "fracton": 0.2}}, r"unknown key 'fracton'; did you mean 'fraction'"),
+        (
+            {"attack": {"name": "sign-flip", "fracton": 0.2}},
+            r"unknown key 'fracton'; did you mean 'fraction'",
+        ),
         ({"attack": {"name": "sign-flip", "fraction": 1.5}}, r"fraction: must be less than or equal to 1"),
         ({"attack": {"name": "sign-flip", "start": 9, "end": 9}}, r"end must be after start"),
         ({"attack": {"name": "sign-flip", "clients": ["a"], "fraction": 0.1}}, r"not both"),
@@ -79,7 +85,11 @@ def test_a_wrong_override_is_an_error(change):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a: [1", "not valid YAML in line"), ("- 1\n- 2\n", "expected keys and values"), (b"\xff\xfe\x00", "cannot be read")],
+    [
+        ("a: [1", "not valid YAML in line"),
+        ("- 1\n- 2\n", "expected keys and values"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
 )
 def test_a_file_that_is_not_a_configuration(tmp_path, content, message):
     path = tmp_path / "c.yaml"
@@ -91,3 +101,14 @@ def test_a_file_that_is_not_a_configuration(tmp_path, content, message):
 def test_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such file"):
         read_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_every_scenario_is_a_valid_override_and_other_keys_go_above_it():
+    for name in scenarios.available():
+        assert load_config(override({}, {"scenario": name})).attack["name"]
+    config = load_config(override({}, ["scenario=dos-noise-40", "partition.clients=20", "attack.start=5"]))
+    assert config.attack["fraction"] == 0.4
+    assert config.attack["start"] == 5
+    assert config.partition["clients"] == 20
+    with pytest.raises(ConfigError, match="unknown scenario 'dos-noise'; did you mean 'dos-noise-40'"):
+        override({}, ["scenario=dos-noise"])

@@ -21,16 +21,23 @@ from wardround.experiments.runner import build
 
 def metrics_bytes(folder):
     summary = json.loads((folder.path / "summary.json").read_text())
-    return json.dumps({key: summary[key] for key in ("final", "best", "detection", "suppression", "rounds_to_90")})
+    return json.dumps(
+        {key: summary[key] for key in ("final", "best", "detection", "suppression", "rounds_to_90")}
+    )
 
 
 def lines_without_time(folder):
-    rounds = [{k: v for k, v in line.items() if k not in ("seconds", "memory_mb")} for line in folder.rounds()]
+    rounds = [
+        {k: v for k, v in line.items() if k not in ("seconds", "memory_mb")} for line in folder.rounds()
+    ]
     return json.dumps([rounds, folder.clients()])
 
 
 def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
-    tiny |= {"aggregator": {"name": "caac", "t_boot": 2}, "attack": {"name": "sign-flip", "fraction": 0.34, "start": 4}}
+    tiny |= {
+        "aggregator": {"name": "caac", "t_boot": 2},
+        "attack": {"name": "sign-flip", "fraction": 0.34, "start": 4},
+    }
     folder = run(load_config(tiny), tmp_path)
     assert sorted(p.name for p in folder.path.iterdir() if not p.name.startswith(".")) == [
         "checkpoint.pt", "clients.jsonl", "config.yaml", "rounds.jsonl", "summary.json",
@@ -44,7 +51,9 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     assert {"auroc", "auprc", "accuracy", "f1", "loss"} == set(rounds[0]["metrics"])
     clients = folder.clients()
     assert len(clients) == 36
-    assert {"round", "client", "byzantine", "num_samples", "weight", "score", "flag", "anomaly"} <= set(clients[0])
+    assert {"round", "client", "byzantine", "num_samples", "weight", "score", "flag", "anomaly"} <= set(
+        clients[0]
+    )
     attackers = {line["client"] for line in clients if line["byzantine"]}
     assert attackers == set(config["record"]["attack"]["byzantine"])
     assert len(attackers) == 2
@@ -105,7 +114,11 @@ def test_an_interrupted_run_goes_on_as_if_never_stopped(tiny, tmp_path, rule, st
 
 @pytest.mark.slow
 def test_killed_in_any_round_and_started_again_it_ends_the_same(tiny, tmp_path):
-    tiny |= {"rounds": 40, "aggregator": {"name": "caac"}, "attack": {"name": "sign-flip", "fraction": 0.34, "start": 15}}
+    tiny |= {
+        "rounds": 40,
+        "aggregator": {"name": "caac"},
+        "attack": {"name": "sign-flip", "fraction": 0.34, "start": 15},
+    }
     config = load_config(tiny)
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(tiny))
@@ -174,7 +187,9 @@ def test_the_number_of_threads_changes_nothing(tiny, tmp_path, threads):
         "print(json.dumps(folder.summary()['final']))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     expected = run(load_config(tiny), tmp_path / "here").summary()["final"]
     assert json.loads(out.stdout) == expected
 
@@ -191,7 +206,8 @@ def test_the_order_of_clients_changes_nothing(tiny):
 def test_partial_participation_draws_the_right_number_anew_each_round(tiny, tmp_path):
     folder = run(load_config({**tiny, "participation": 0.5}), tmp_path)
     drawn = [
-        frozenset(line["client"] for line in folder.clients() if line["round"] == number) for number in range(1, 7)
+        frozenset(line["client"] for line in folder.clients() if line["round"] == number)
+        for number in range(1, 7)
     ]
     assert {len(clients) for clients in drawn} == {3}
     assert len(set(drawn)) > 1
@@ -209,7 +225,10 @@ def test_a_client_that_sends_nan_costs_its_row_not_the_run(tiny, tmp_path, monke
 
     monkeypatch.setitem(attack_registry._members, "nan", SendsNan)
     SendsNan.name = "nan"
-    tiny |= {"attack": {"name": "nan", "clients": ["hospital-02"], "start": 2}, "aggregator": {"name": "caac"}}
+    tiny |= {
+        "attack": {"name": "nan", "clients": ["hospital-02"], "start": 2},
+        "aggregator": {"name": "caac"},
+    }
     folder = run(load_config(tiny), tmp_path)
     rounds, clients = folder.rounds(), folder.clients()
     assert "dropped" not in rounds[0]

@@ -7,7 +7,8 @@ from wardround.experiments.summary import detection, detection_latency, summariz
 
 def line(round, client, flag, byzantine=False, attacking=False, weight=0.25):
     return {
-        "round": round, "client": client, "flag": flag, "byzantine": byzantine, "attacking": attacking, "weight": weight,
+        "round": round, "client": client, "flag": flag, "weight": weight,
+        "byzantine": byzantine, "attacking": attacking,
     }  # fmt: skip
 
 

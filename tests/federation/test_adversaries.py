@@ -46,6 +46,7 @@ def test_a_backdoor_reports_its_success_and_works_when_most_clients_plant_it():
     for number in range(1, 7):
         told, quiet = planted.step(number), honest.step(number)
     assert told.metrics["attack_success"] > quiet.metrics["attack_success"] + 0.3
+    assert told.metrics["attack_success"] > told.metrics["attack_success_without_trigger"] + 0.3
 
 
 def test_benign_drift_moves_the_chosen_client_and_nobody_else():

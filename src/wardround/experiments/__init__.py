@@ -1,6 +1,6 @@
 """Experiments: configuration, run folders, checkpoints, the runner and matrices of runs."""
 
-from wardround.experiments import presets
+from wardround.experiments import presets, scenarios
 from wardround.experiments.config import RunConfig, load_config, override, read_yaml
 from wardround.experiments.events import Event
 from wardround.experiments.folder import RunFolder, find_runs
@@ -19,4 +19,5 @@ __all__ = [
     "read_yaml",
     "run",
     "run_many",
+    "scenarios",
 ]

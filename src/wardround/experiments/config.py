@@ -14,11 +14,12 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import partition
 from wardround.errors import ConfigError, did_you_mean
+from wardround.experiments import scenarios
 from wardround.registry import Parameters, Registry, explain
 from wardround.training import TrainingParams
 from wardround.training.engines import Device, Engine
 
-__all__ = ["AttackWindow", "RunConfig", "load_config", "override", "read_yaml"]
+__all__ = ["AttackWindow", "RunConfig", "dotted", "load_config", "override", "read_yaml"]
 
 RECORD = "record"  # what a finished config.yaml holds beside the configuration: versions, who was Byzantine
 Model = TypeVar("Model", bound=BaseModel)
@@ -183,15 +184,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Apply dotted keys: `["aggregator.name=krum", "seed=3"]` or `{"aggregator.name": "krum"}`.
 
-    A new name in a section leaves behind the old member's parameters that the new one does not have.
+    A new name in a section leaves behind the old member's parameters that the new one does not have. The key
+    `scenario` stands for all that the scenario fixes (`wardround list scenarios`); other keys go above it.
 
     >>> override({"aggregator": {"name": "caac", "t_boot": 5}}, ["aggregator.name=fedavg", "seed=3"])
     {'aggregator': {'name': 'fedavg'}, 'seed': 3}
     """
-    pairs = changes.items() if isinstance(changes, Mapping) else map(_pair, changes)
+    flat = dict(changes.items() if isinstance(changes, Mapping) else map(_pair, changes))
+    if (scenario := flat.pop("scenario", None)) is not None:
+        flat = {**dotted(scenarios.fixed_by(scenario)), **flat}
     result: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     # Names first, so that `attack.scale=1 attack.name=sign-flip` means the same in either order.
-    for key, value in sorted(pairs, key=lambda pair: not pair[0].endswith(".name")):
+    for key, value in sorted(flat.items(), key=lambda pair: not pair[0].endswith(".name")):
         *path, last = key.split(".")
         place: Any = result
         for part in path:
@@ -204,6 +208,19 @@ def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, An
                 del place[stale]
         place[last] = value
     return result
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested overrides as dotted ones.
+
+    >>> dotted({"attack": {"name": "alie", "k": 2}, "seed": 1})
+    {'attack.name': 'alie', 'attack.k': 2, 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping)
+        flat |= dotted(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
 
 
 def _pair(change: str) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wardround.errors import ConfigError, did_you_mean
-from wardround.experiments.config import RunConfig, load_config, override
+from wardround.experiments.config import RunConfig, dotted, load_config, override
 from wardround.experiments.events import Event, Listener
 from wardround.experiments.folder import RunFolder
 
@@ -20,6 +20,8 @@ KEYS = ("name", "base", "axes", "runs", "seeds")
 
 def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     """The runs of a matrix: `base` × (`axes` product or `runs` list) × `seeds`, each once.
+
+    An axis or a run may name a `scenario`: an attack of the literature as `wardround list scenarios` has it.
 
     >>> found = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
     >>> [(config.aggregator["name"], config.seed) for config in found]
@@ -36,21 +38,12 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     seeds = matrix.get("seeds") or [base.get("seed", 0)]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [
-        load_config(override(base, {**_dotted(change), **point, "seed": seed}), where)
+        load_config(override(base, {**dotted(change), **point, "seed": seed}), where)
         for change in runs
         for point in points
         for seed in seeds
     ]
     return list({config.hash: config for config in configs}.values())
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested or dotted overrides as dotted ones: {attack: {name: x}} is {"attack.name": x}."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        nested = isinstance(value, Mapping)
-        flat |= _dotted(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flat
 
 
 def run_many(

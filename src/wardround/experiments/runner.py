@@ -42,7 +42,7 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     name, params = config.attack_parameters()
     window = config.window()
     byzantine = (
-        frozenset(window.clients)
+        list(window.clients)  # in the order given: a mixture deals its parts in that order
         if window.clients is not None
         else attacks.draw_byzantine(assignment.clients, window.fraction, config.seed)
     )

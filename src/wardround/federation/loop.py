@@ -284,13 +284,17 @@ class Federation:
             }
         told.metrics = self._evaluate(weights, self.dataset.test)
         for backdoor in self.campaign.attack.backdoors:
-            told.metrics["attack_success"] = self._success_of(backdoor)
+            told.metrics["attack_success"] = self._given_the_target(backdoor, triggered=True)
+            told.metrics["attack_success_without_trigger"] = self._given_the_target(backdoor, triggered=False)
         told.validation = self._evaluate(weights, self.dataset.validation, self.validation_rows)
 
-    def _success_of(self, backdoor: Any) -> float:
-        """How often the trigger works on test samples (the model holds the global weights just now)."""
-        test = self.dataset.test
-        logits = predict(self.model, self.dataset, backdoor.trigger(test.inputs))
+    def _given_the_target(self, backdoor: Any, triggered: bool) -> float:
+        """Share of test samples of other classes that are given the backdoor's target, with and without trigger.
+
+        Only the difference is the attack's: a model that says the target to everyone needs no trigger.
+        """
+        test = self.dataset.test  # the model holds the global weights just now
+        logits = predict(self.model, self.dataset, backdoor.trigger(test.inputs) if triggered else test.inputs)
         if self.dataset.task is Task.MULTICLASS:
             return backdoor.success(logits.argmax(1), test.targets)
         return backdoor.success((logits > 0).to(test.targets.dtype).view_as(test.targets), test.targets)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import partition
-from wardround.experiments import presets
+from wardround.experiments import presets, scenarios
 from wardround.registry import Registry
 
 __all__ = ["listing", "listing_table"]
@@ -22,11 +22,13 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "partitions": partition.registry,
 }
 
+FILES = {"presets": presets.available, "scenarios": scenarios.available}
+
 
 def listing(kind: str) -> list[dict[str, Any]]:
     """Name, one line of explanation, parameters with defaults, and what is particular to the kind."""
-    if kind == "presets":
-        return [{"name": name, "summary": summary} for name, summary in presets.available().items()]
+    if kind in FILES:
+        return [{"name": name, "summary": summary} for name, summary in FILES[kind]().items()]
     registry = REGISTRIES[kind]
     return [_member(registry, name) for name in registry.available()]
 
