@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -76,6 +76,12 @@ class Split:
         return len(self.targets)
 
 
+class Drift(Protocol):
+    """Moves a client's model input slowly over the rounds; treats every sample by itself."""
+
+    def __call__(self, samples: Tensor, client: str, round: int) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A loaded dataset. Nothing in it was fitted on anything but training rows."""
@@ -91,7 +97,7 @@ class Dataset:
     """Stored batch → model input (normalisation of images); None: stored samples are model input."""
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     """Random change of a batch of model input, in training only."""
-    drift: Callable[[Tensor, str, int], Tensor] | None = None
+    drift: Drift | None = None
     """(stored samples of a client, the client, round) → the samples as they are in that round: a case mix
     that moves benignly. In training only; None: nothing moves."""
     feature_names: tuple[str, ...] = ()
