@@ -131,9 +131,11 @@ class _Group:
         self.augmentation = (
             [torch_generator(task.seed, "augment") for task in tasks] if self.objective.augment else []
         )
-        self.lr, self.starts = lr, self._starts(start)
+        own_starts = any(task.weights is not None for task in tasks)
+        self.lr = lr
+        self.starts = self._stack_starts(start) if own_starts else start.expand(len(tasks), -1)
         # Clients that make a single step from the same weights need no weights of their own.
-        self.shared = len(self.schedule.steps) == 1 and all(task.weights is None for task in tasks)
+        self.shared = len(self.schedule.steps) == 1 and not own_starts
 
     def train(self) -> Tensor:
         """Make all steps; the mean loss of each client."""
@@ -146,14 +148,13 @@ class _Group:
     def write_updates(self, out: Tensor) -> None:
         """Write what came of it (clients × D)."""
         if self.shared:
-            self.work.only_updates(len(self.tasks), self.lr, out)
+            step = self.schedule.steps[0]
+            self.work.only_updates(self.work.views(step.clients, step.width), self.lr, out)
         else:
             self.work.updates(self.starts, out)
 
-    def _starts(self, start: Tensor) -> Tensor:
+    def _stack_starts(self, start: Tensor) -> Tensor:
         """Where each client begins: the global weights, or its own."""
-        if all(task.weights is None for task in self.tasks):
-            return start.expand(len(self.tasks), -1)
         rows = [start if task.weights is None else task.weights.detach() for task in self.tasks]
         return torch.stack([row.to(self.device, self.stack.dtype) for row in rows])
 
@@ -223,7 +224,8 @@ class _Group:
         delta.sub_(targets).mul_(scale)
         views.backward(delta.view(shape), self.shared)
         if self.shared:
-            return
+            return  # gradients are made when updates are written
+        views.gradients(slice(None), into=views.optimizer.gradients)
         if self.prox_mu:
             views.pull_to_start(self.prox_mu)
         self.work.optimizer.step(views.optimizer)

@@ -14,6 +14,8 @@ from wardround.training.optimizers import BufferOptimizer, OptimizerView
 __all__ = ["StepViews", "Workspace"]
 
 KEPT_VIEWS = 1024
+BLOCK_WEIGHTS = 150_000
+"""Weights whose gradients and steps fit into a core's own cache."""
 
 
 class Workspace:
@@ -71,17 +73,25 @@ class Workspace:
             shape = value.shape[1:]
             torch.sub(value, starts[:, part].unflatten(1, shape), out=out[:, part].unflatten(1, shape))
 
-    def only_updates(self, clients: int, lr: float, out: Tensor) -> None:
-        """Write what a single step from the shared weights along the gradients adds (clients × D)."""
-        gradients = self.optimizer.gradients
-        divisors = self.optimizer.only_step(self.optimizer.view(clients), self.shared, lr)
-        if divisors is None:
-            for part, value in self._parts(gradients, clients):
-                torch.mul(value, -lr, out=out[:, part].unflatten(1, value.shape[1:]))
-            return
-        pairs = zip(self._parts(gradients, clients), self._parts(divisors, clients), strict=True)
-        for (part, value), (_, divisor) in pairs:
-            torch.div(value, divisor, out=out[:, part].unflatten(1, value.shape[1:]))
+    def only_updates(self, step: StepViews, lr: float, out: Tensor) -> None:
+        """Write what a single step from the shared weights adds (clients × D), after its backward pass.
+
+        A few clients at a time: their gradients are made, turned into a step and written out while they are
+        in the cache.
+        """
+        block = max(1, BLOCK_WEIGHTS // self.stack.size)
+        for first in range(0, len(out), block):
+            rows = out[first : first + block]
+            view = self.optimizer.view(len(rows))
+            step.gradients(slice(first, first + block), into=view.gradients)
+            divisors = self.optimizer.only_step(view, self.shared, lr)
+            steps = self._parts(view.gradients, len(rows))
+            if divisors is None:
+                for part, value in steps:
+                    torch.mul(value, -lr, out=rows[:, part].unflatten(1, value.shape[1:]))
+                continue
+            for (part, value), (_, divisor) in zip(steps, self._parts(divisors, len(rows)), strict=True):
+                torch.div(value, divisor, out=rows[:, part].unflatten(1, value.shape[1:]))
 
     def _parts(self, buffers: list[Tensor], clients: int) -> Iterator[tuple[slice, Tensor]]:
         """Where each weight and bias lies in a flat vector, and its values for all clients."""
@@ -120,7 +130,6 @@ class StepViews:
         hidden = self.stages[:-1]
         self.pre = [prefix(b, stage.outputs) for b, stage in zip(work.pre, hidden, strict=True)]
         self.delta = [prefix(b, stage.outputs) for b, stage in zip(work.delta, hidden, strict=True)]
-        self.delta_transposed = [delta.transpose(1, 2) for delta in self.delta]
         with_ones = [prefix(b, stage.outputs + 1) for b, stage in zip(work.active, hidden, strict=True)]
         self.active = [h[:, :, :-1] for h in with_ones]
         self.layer_input = [
@@ -139,6 +148,7 @@ class StepViews:
             w[:, :, : stage.inputs] for w, stage in zip(self.optimizer.weights, self.stages, strict=True)
         ]
         self._first_input: Tensor | None = None
+        self._deltas: list[Tensor] = []
 
     def forward(self, inputs: Tensor, logits: Tensor, shared: bool) -> None:
         """Inputs (with a column of ones) to logits, with every client's own weights or with the shared ones."""
@@ -163,23 +173,27 @@ class StepViews:
             torch.bmm(h, self.weight_transposed[layer], out=out)
 
     def backward(self, delta: Tensor, shared: bool) -> None:
-        """The loss's derivative by the logits to the gradients of all weights."""
-        assert self._first_input is not None
-        gradients = self.optimizer.gradients
-        transposed = delta.transpose(1, 2)
+        """The loss's derivative by the logits to its derivatives by all pre-activations."""
+        self._deltas = [*self.delta, delta]
         for i in range(len(self.stages) - 1, 0, -1):
-            torch.bmm(transposed, self.layer_input[i - 1], out=gradients[i])
             if shared:
                 weight = self.shared[i][:, : self.stages[i].inputs]
-                torch.mm(delta.flatten(0, 1), weight, out=self.delta[i - 1].flatten(0, 1))
+                torch.mm(self._deltas[i].flatten(0, 1), weight, out=self.delta[i - 1].flatten(0, 1))
             else:
-                torch.bmm(delta, self.weight_only[i], out=self.delta[i - 1])
-            delta, transposed = self.delta[i - 1], self.delta_transposed[i - 1]
+                torch.bmm(self._deltas[i], self.weight_only[i], out=self.delta[i - 1])
             if self.stages[i - 1].dropouts:
-                delta.mul_(self.masks[i - 1])
+                self.delta[i - 1].mul_(self.masks[i - 1])
             if self.stages[i - 1].relu:
-                torch.ops.aten.threshold_backward.grad_input(delta, self.pre[i - 1], 0, grad_input=delta)
-        torch.bmm(transposed, self._first_input, out=gradients[0])
+                torch.ops.aten.threshold_backward.grad_input(
+                    self.delta[i - 1], self.pre[i - 1], 0, grad_input=self.delta[i - 1]
+                )
+
+    def gradients(self, clients: slice, into: list[Tensor]) -> None:
+        """The gradients of some clients' weights, after the backward pass."""
+        assert self._first_input is not None
+        inputs = [self._first_input, *self.layer_input]
+        for delta, h, gradient in zip(self._deltas, inputs, into, strict=True):
+            torch.bmm(delta[clients].transpose(1, 2), h[clients], out=gradient)
 
     def pull_to_start(self, mu: float) -> None:
         """Add the gradient μ (w − w_start) of FedProx's term."""
