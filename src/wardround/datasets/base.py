@@ -52,6 +52,30 @@ class MappedRows:
         """Batch after batch, each read when its turn comes."""
         return (self.stored[rows] for rows in self.rows.split(size))
 
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """All rows as one tensor, elsewhere or of another kind."""
+        return self[:].to(*args, **kwargs)
+
+    def clone(self) -> Tensor:
+        """All rows as one tensor of their own."""
+        return self[:]
+
+    def is_floating_point(self) -> bool:
+        return self.stored.is_floating_point()
+
+    @property
+    def ndim(self) -> int:
+        return self.stored.ndim
+
+    @property
+    def device(self) -> torch.device:
+        return self.stored.device
+
+    @property
+    def _version(self) -> int:
+        """As a tensor's: counts the changes made in place to what is stored."""
+        return self.stored._version
+
     @property
     def shape(self) -> torch.Size:
         return torch.Size((len(self.rows), *self.stored.shape[1:]))

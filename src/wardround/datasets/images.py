@@ -52,7 +52,8 @@ class Normalise:
         self.scale, self.shift = 1 / (255 * deviation), mean / deviation
 
     def __call__(self, stored: Tensor) -> Tensor:
-        return stored.to(torch.float32).mul_(self.scale).sub_(self.shift)
+        scale, shift = self.scale.to(stored.device), self.shift.to(stored.device)
+        return stored.to(torch.float32).mul_(scale).sub_(shift)
 
 
 class ImageParams(Parameters):

@@ -7,13 +7,13 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.datasets.base import Dataset, MappedRows, Parameters, Split, Task, check_classes, register
+from wardround.datasets.base import Dataset, Parameters, Split, Task, check_classes, register
 from wardround.datasets.images import Normalise, mapped, moments_of, training_shades
 from wardround.datasets.preparation import Cache, PreparedSource, Workspace, open_cache
 from wardround.errors import DataError
@@ -92,29 +92,16 @@ class MedMnist(PreparedSource):
                     f"{self.params.file}: {len(images[part])} {part} images, but {len(targets[part])} labels"
                 )
         train, validation, test = (
-            Split(
-                cast(Tensor, MappedRows(images[part], torch.arange(len(images[part])))),
-                torch.from_numpy(targets[part]),
-            )
-            for part in PARTS
+            Split(_channels_first(images[part]), torch.from_numpy(targets[part])) for part in PARTS
         )
-        normalise = ChannelsFirst(Normalise(training_shades(moments)))
+        normalise = Normalise(training_shades(moments))
         facts = {"images": {part: len(targets[part]) for part in PARTS}}
         dataset = Dataset(self.name, task, names, train, validation, test, normalise, facts=facts)
         return check_classes(dataset)
 
 
-class ChannelsFirst:
-    """n × height × width (× channels) as stored → n × channels × height × width, normalised."""
-
-    def __init__(self, normalise: Normalise) -> None:
-        self.normalise = normalise
-
-    def __call__(self, stored: Tensor) -> Tensor:
-        return self.normalise(_channels_first(stored))
-
-
 def _channels_first(stored: Tensor) -> Tensor:
+    """n × height × width (× channels) as n × channels × height × width: a view, nothing is read."""
     return stored.unsqueeze(1) if stored.dim() == 3 else stored.permute(0, 3, 1, 2)
 
 

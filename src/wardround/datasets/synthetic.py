@@ -92,7 +92,7 @@ class _Drifting:
         moved = min(max((round - self.drift.start) / self.drift.ramp, 0.0), 1.0)
         if client not in self.drift.clients or moved == 0:
             return samples
-        return samples + (self.drift.size * moved) * self._way(client)
+        return samples + (self.drift.size * moved) * self._way(client).to(samples.device)
 
     def _way(self, client: str) -> Tensor:
         way = numpy_generator(self.seed, "drift", client).standard_normal(len(self.direction))

@@ -138,8 +138,9 @@ class SeriesInput:
         return cls(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(deviation.astype(np.float32)))
 
     def __call__(self, stored: Tensor) -> Tensor:
+        mean, deviation = self.mean.to(stored.device), self.deviation.to(stored.device)
         there = ~stored.isnan()
-        hours = torch.arange(stored.shape[1]).view(1, -1, 1)
+        hours = torch.arange(stored.shape[1], device=stored.device).view(1, -1, 1)
         latest = torch.where(there, hours, 0).cummax(1).values
-        filled = stored.gather(1, latest).sub(self.mean).div(self.deviation).nan_to_num(0.0)
+        filled = stored.gather(1, latest).sub(mean).div(deviation).nan_to_num(0.0)
         return torch.cat([filled, there[:, :, len(STATIC) :].to(filled.dtype)], 2)

@@ -1,0 +1,58 @@
+"""Splits by unit, and rows of a mapped tensor that read like a tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wardround.datasets.base import Dataset, MappedRows, Split, Task, check_classes, split_units
+from wardround.errors import DataError
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(0, 3))
+def test_no_unit_in_two_splits_and_every_row_in_one(units, seed):
+    parts = split_units(units, seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(units)))
+    owners = [{units[row] for row in part} for part in parts]
+    assert not owners[0] & owners[1]
+    assert not owners[0] & owners[2]
+    assert not owners[1] & owners[2]
+    again = split_units(units, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_shares_are_seventy_ten_twenty():
+    assert [len(part) for part in split_units(np.arange(1000), 0)] == [700, 100, 200]
+
+
+def test_mapped_rows_read_like_the_tensor_of_the_rows():
+    stored = torch.randn(20, 2, 3)
+    rows = torch.tensor([3, 17, 5, 5, 0])
+    mapped, plain = MappedRows(stored, rows), stored[rows]
+    for index in (0, slice(1, 4), torch.tensor([4, 1]), np.array([2, 0]), torch.tensor([[0, 1], [2, 3]])):
+        assert torch.equal(mapped[index], plain[index])
+    assert (len(mapped), mapped.shape, mapped.ndim, mapped.dtype) == (5, plain.shape, 3, plain.dtype)
+    assert torch.equal(torch.cat(list(mapped.split(2))), plain)
+    assert torch.equal(mapped.to(torch.float64), plain.double())
+    assert mapped.is_floating_point()
+    assert mapped.device == plain.device
+
+
+def test_changing_a_clone_leaves_what_is_stored():
+    stored = torch.zeros(4, 2)
+    mapped = MappedRows(stored, torch.arange(4))
+    mapped.clone()[:] = 1
+    assert not stored.any()
+    version = mapped._version
+    stored.add_(1)
+    assert mapped._version == version + 1
+
+
+def test_a_class_that_training_never_sees_is_named():
+    part = Split(torch.zeros(3, 1), torch.tensor([0, 1, 0]))
+    assert check_classes(Dataset("d", Task.BINARY, ("a", "b"), part, part, part)).name == "d"
+    with pytest.raises(DataError, match="no training sample of 'c' among 3"):
+        check_classes(Dataset("d", Task.MULTICLASS, ("a", "b", "c"), part, part, part))
