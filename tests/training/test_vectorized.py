@@ -216,6 +216,22 @@ def test_room_for_prepared_samples_is_bounded(federation, objective, monkeypatch
     assert not trainer.prepared._kept
 
 
+def test_rounds_of_growing_and_shrinking_size_share_buffers(federation, objective, plain_train):
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
+    params = TrainingParams(
+        batch_size=1000
+    )  # whole clients at once: room is made for what there is, not more
+    start = Layout.of(model).flatten(model.state_dict())
+    trainer = VectorizedTrainer(model, objective("binary"), params)
+    for sizes in ([5, 3], [40, 2], [3, 3, 3, 3], [200], [1]):
+        tasks = federation(sizes, (4,))
+        out = trainer.train(start, tasks, 0.01, 0.0)
+        rows, _ = plain_train(model, objective("binary"), params, start, tasks, 0.01)
+        assert relative(out.matrix, rows) < 1e-5
+    assert trainer.workspace.clients == 4
+    assert trainer.workspace.samples == 200
+
+
 def test_a_round_without_clients_is_an_empty_matrix(objective):
     model = nn.Sequential(nn.Linear(4, 1))
     out = VectorizedTrainer(model, objective("binary"), TrainingParams()).train(torch.zeros(5), [], 0.1, 0.0)

@@ -89,7 +89,7 @@ class VectorizedTrainer(Trainer):
         if (members == np.arange(first, first + count)).all():
             group.write_updates(matrix[first : first + count])
             return
-        rows = self.workspace_for(count).table("rows", count, self.stack.size)
+        rows = group.work.table("rows", count, self.stack.size)
         group.write_updates(rows)
         matrix.index_copy_(0, torch.from_numpy(members).to(self.device), rows)
 
@@ -99,10 +99,14 @@ class VectorizedTrainer(Trainer):
         self.prepared.clear()
         self.workspace = None
 
-    def workspace_for(self, clients: int) -> Workspace:
-        """Buffers for so many clients, kept from round to round."""
-        if self.workspace is None or self.workspace.clients < clients:
-            self.workspace = Workspace(self.stack, self.params, clients, self.device)
+    def workspace_for(self, clients: int, samples: int) -> Workspace:
+        """Buffers for so many clients and samples in a step, kept from round to round."""
+        kept = self.workspace
+        if kept is None or kept.clients < clients or kept.samples < samples:
+            if kept is not None:
+                clients, samples = max(kept.clients, clients), max(kept.samples, samples)
+            self.workspace = Workspace(self.stack, self.params, clients, samples, self.device)
+        assert self.workspace is not None
         return self.workspace
 
 
@@ -120,9 +124,10 @@ class _Group:
     ) -> None:
         self.tasks, self.stack, self.objective = tasks, trainer.stack, trainer.objective
         self.params, self.device, self.prox_mu = trainer.params, trainer.device, prox_mu
-        self.work = trainer.workspace_for(min(trainer.group_size, max(len(tasks), 1)))
         self.sizes = sizes
         self.schedule = trainer.schedules.of(sizes)
+        widest = max(step.clients * step.width for step in self.schedule.steps)
+        self.work = trainer.workspace_for(len(tasks), widest)
         self.samples = trainer.prepared.of(tasks)
         self.targets = self._targets()
         self.masks = (

@@ -19,16 +19,17 @@ BLOCK_WEIGHTS = 150_000
 
 
 class Workspace:
-    """Weights, activations and optimiser state for a group of clients.
+    """Weights and optimiser state of a group of clients, activations of the samples of one step.
 
     A layer's weights are (client, output, input + 1): the last column is the bias, so that one matrix product
     does both. Activations are (client, sample, width + 1) with a last column of ones, laid end to end, so
     that any number of clients and samples is a prefix of the same buffer.
     """
 
-    def __init__(self, stack: DenseStack, params: TrainingParams, clients: int, device: torch.device) -> None:
-        self.stack, self.clients, self.params = stack, clients, params
-        self.device = device
+    def __init__(
+        self, stack: DenseStack, params: TrainingParams, clients: int, samples: int, device: torch.device
+    ) -> None:
+        self.stack, self.clients, self.samples, self.device = stack, clients, samples, device
         self.weights = [
             self._new(clients, stage.outputs, stage.inputs + (stage.bias is not None))
             for stage in stack.stages
@@ -36,11 +37,11 @@ class Workspace:
         self.start = [torch.empty_like(buffer) for buffer in self.weights]
         self.shared = [torch.empty_like(buffer[:1]) for buffer in self.weights]
         self.optimizer = BufferOptimizer(params, self.weights)
-        rows = clients * params.batch_size
-        self.pre = [self._new(rows * stage.outputs) for stage in stack.stages[:-1]]
-        self.delta = [self._new(rows * stage.outputs) for stage in stack.stages[:-1]]
-        self.mask = [self._new(rows * stage.outputs) if stage.dropouts else None for stage in stack.stages]
-        self.active = [torch.ones_like(self._new(rows, stage.outputs + 1)) for stage in stack.stages[:-1]]
+        hidden = stack.stages[:-1]
+        self.pre = [self._new(samples * stage.outputs) for stage in hidden]
+        self.delta = [self._new(samples * stage.outputs) for stage in hidden]
+        self.mask = [self._new(samples * stage.outputs) if stage.dropouts else None for stage in stack.stages]
+        self.active = [torch.ones_like(self._new(samples, stage.outputs + 1)) for stage in hidden]
         self._tables: dict[str, Tensor] = {}
         self._views: dict[tuple[int, int], StepViews] = {}
 
