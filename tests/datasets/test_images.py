@@ -262,6 +262,34 @@ def test_decoding_goes_on_where_it_was(tmp_path, picture, monkeypatch):
     assert np.load(tmp_path / "images.npy").reshape(10, -1).any(1).all()
 
 
+def test_an_interruption_keeps_decoded_blocks_and_no_empty_file(isic, left_behind, monkeypatch):
+    """Stopped before anything was decoded nothing stays; stopped later, the same command goes on."""
+    monkeypatch.setattr(decoding, "BLOCK", 8)
+    decode, decoded = decoding.decode, []
+
+    def stop_at(limit: int):
+        def counting(path, size, channels):
+            if len(decoded) >= limit:
+                raise KeyboardInterrupt
+            decoded.append(path)
+            return decode(path, size, channels)
+
+        return counting
+
+    source = datasets.create("isic2019", size=16)
+    for limit, stays in ((0, False), (20, True)):
+        monkeypatch.setattr(decoding, "decode", stop_at(limit))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, isic)
+        assert any(path.endswith("images.npy") for path in left_behind()) is stays
+    decoded.clear()
+    monkeypatch.setattr(decoding, "decode", stop_at(10_000))
+    prepare(source, isic)
+    assert len(decoded) == 48 - 16  # two blocks of eight were finished
+    data = source.load(0)
+    assert all(image.any() for part in (data.train, data.validation, data.test) for image in part.inputs[:])
+
+
 def test_sixteen_bits_keep_their_upper_eight(tmp_path):
     from PIL import Image
 

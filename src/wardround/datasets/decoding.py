@@ -66,12 +66,18 @@ def decode_all(paths: Sequence[Path], job: Job, workers: int) -> Iterator[tuple[
         done += len(paths[start : start + BLOCK])
         yield done, unreadable
     waiting = [start for start in range(0, len(paths), BLOCK) if start not in finished]
-    with journal.open("a") as log:
-        for start, unreadable in _blocks(paths, waiting, job, workers):
-            log.write(json.dumps([start, unreadable]) + "\n")
-            log.flush()
-            done += len(paths[start : start + BLOCK])
-            yield done, unreadable
+    try:
+        with journal.open("a") as log:
+            for start, unreadable in _blocks(paths, waiting, job, workers):
+                log.write(json.dumps([start, unreadable]) + "\n")
+                log.flush()
+                done += len(paths[start : start + BLOCK])
+                yield done, unreadable
+    except BaseException:
+        if not done:  # stopped before the first block: there is nothing to go on from
+            for file in (IMAGES, MOMENTS, JOURNAL):
+                (job.folder / file).unlink(missing_ok=True)
+        raise
     journal.unlink()
 
 

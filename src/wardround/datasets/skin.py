@@ -10,7 +10,7 @@ from pydantic import Field
 
 from wardround.datasets.base import Task, register
 from wardround.datasets.images import ImageParams, ImageSource, Samples
-from wardround.datasets.tables import read_table
+from wardround.datasets.tables import numbers, read_table
 from wardround.errors import DataError
 
 LOOSE_SKIN = {"degrees": 15.0, "flips": (0, 1)}  # a lesion has no up, down, left or right
@@ -44,13 +44,13 @@ class Isic2019(ImageSource):
         )
         about = read_table(folder / "ISIC_2019_Training_Metadata.csv", ["image", "lesion_id"], self.origin)
         lesion_of = dict(zip(about["image"], about["lesion_id"], strict=True))
-        votes = np.array([[float(cell) for cell in truth[name]] for name in self.class_names]).T
+        path = folder / "ISIC_2019_Training_GroundTruth.csv"
+        votes = np.column_stack([numbers(truth[name], name, path) for name in self.class_names])
         said = votes.sum(1) == 1
         if not said.all():
             image = truth["image"][int((~said).argmax())]
             raise DataError(
-                f"{folder / 'ISIC_2019_Training_GroundTruth.csv'}: image {image} has not exactly one of the "
-                f"diagnoses {', '.join(self.class_names)}"
+                f"{path}: image {image} has not exactly one of the diagnoses {', '.join(self.class_names)}"
             )
         names = truth["image"]
         # A lesion without an id is a lesion of its own; the id's prefix is the clinic that sent it.
