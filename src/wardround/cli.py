@@ -57,6 +57,20 @@ class ExecutorName(StrEnum):
     RAY = "ray"
 
 
+class TrackerName(StrEnum):
+    """Who else is told of runs."""
+
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
+Track = Annotated[TrackerName | None, typer.Option("--track", help="Log the runs to a tracker as well.")]
+TrackUri = Annotated[
+    str | None,
+    typer.Option("--track-uri", help="MLflow's tracking URI; none: a SQLite file in the --out folder."),
+]
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"wardround {__version__}")
@@ -85,7 +99,12 @@ def demo(out: Out = Path("runs/demo"), jobs: Jobs = CORES) -> None:
     console.print(
         "AUROC: 1 ranks all patients right, 0.5 is chance. 'lost' is clean minus attacked, same seed."
     )
-    report(paths=[run.folder.path for run in runs], out=out / "report.html", title="wardround demo")
+    report(
+        paths=[run.folder.path for run in runs],
+        out=out / "report.html",
+        title="wardround demo",
+        figures=None,
+    )
 
 
 @app.command()
@@ -97,17 +116,27 @@ def run(
     ] = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
+    track: Track = None,
+    track_uri: TrackUri = None,
 ) -> None:
     """Run one experiment, or go on with it where it was stopped."""
-    from wardround.experiments import load_config, override, read_yaml
+    from wardround.experiments import Event, load_config, override, read_yaml
     from wardround.experiments import run as run_experiment
+    from wardround.experiments.tracking import tracked
     from wardround.report.console import progress
 
     checked = load_config(override(read_yaml(config), overrides or []), str(config))
-    with progress(checked.run_name, checked.rounds) as advance:
+    name = checked.run_name
+    with (
+        progress(name, checked.rounds) as advance,
+        tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
+    ):
         folder = run_experiment(
-            checked, out, lambda told: advance(told.round, _auroc((told.metrics or {}).get("auroc")))
+            checked,
+            out,
+            lambda told: note(Event("round", name, told.round, (told.metrics or {}).get("auroc"))),
         )
+        note(Event("finished", name, checked.rounds, ((folder.summary() or {})["final"] or {}).get("auroc")))
     summary = folder.summary()
     assert summary is not None
     if as_json:
@@ -133,12 +162,14 @@ def matrix(
     ray_address: Annotated[
         str | None, typer.Option(help="Of a running Ray cluster; none: Ray is started on this machine.")
     ] = None,
+    track: Track = None,
+    track_uri: TrackUri = None,
 ) -> None:
     """Run many experiments side by side; what is finished is skipped, what was stopped goes on."""
     from wardround.analysis import compare, load_runs
     from wardround.report.console import comparison_table, console
 
-    configs = _run_matrix(matrix, out, jobs, dry_run, executor.value, ray_address)
+    configs = _run_matrix(matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri)
     if not dry_run:
         runs = load_runs([out / config.run_name for config in configs])
         console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
@@ -151,15 +182,22 @@ def _run_matrix(
     dry_run: bool = False,
     executor: Executor = "local",
     ray_address: str | None = None,
+    track: TrackerName | None = None,
+    track_uri: str | None = None,
 ) -> list[RunConfig]:
     from wardround.experiments import expand, presets, run_many
+    from wardround.experiments.estimate import estimate
+    from wardround.experiments.tracking import tracked
     from wardround.report.console import progress
 
     values, where = presets.matrix_from(name)
     configs = expand(values, where)
     total = sum(config.rounds for config in configs)
     if dry_run:
-        print(f"{where}: {len(configs)} runs, {total} rounds")
+        told = estimate(configs, out, jobs)
+        print(
+            f"{where}: {len(configs)} runs, {total} rounds; {told.left} to do with {jobs} jobs: {told.words}"
+        )
         return configs
     done = dict.fromkeys((config.run_name for config in configs), 0)
     failures: list[Event] = []
@@ -171,7 +209,8 @@ def _run_matrix(
                 failures.append(event)
             advance(sum(done.values()), event.run)
 
-        run_many(configs, out, jobs, note, executor, ray_address)
+        with tracked(track, track_uri, Path(name).stem, out, note) as listen:
+            run_many(configs, out, jobs, listen, executor, ray_address)
     if failures:
         for event in failures:
             print(f"failed: {event.run}: {event.reason}", file=sys.stderr)
@@ -180,16 +219,60 @@ def _run_matrix(
 
 
 @app.command()
+def analyze(
+    paths: RunPaths,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for Markdown, CSV, LaTeX.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The method that others are compared with (caac, if there).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Metrics, statistics and hypotheses of some runs, as tables."""
+    from wardround.analysis import analyze as analyze_runs
+    from wardround.analysis import load_runs, write
+    from wardround.report.console import progress
+
+    runs = load_runs(paths)
+    with progress("reading runs", len(runs)) as advance:
+        found = analyze_runs(runs, reference, advance)
+    if out is not None:
+        write(found, out)
+    if as_json:
+        print(json.dumps(found.plain()))
+    elif out is None:
+        print(found.markdown())
+    else:
+        for verdict in found.verdicts:
+            print(f"{verdict.key}: {verdict.verdict}: {verdict.reason}")
+        print(f"tables: {out}")
+
+
+@app.command()
 def report(
     paths: RunPaths,
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option("--title")] = "wardround report",
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw every figure as PNG, SVG and PDF into this folder.")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about some runs."""
     from wardround.analysis import load_runs
+    from wardround.report.console import progress
+    from wardround.report.contents import collect
     from wardround.report.page import write_page
+    from wardround.report.paper import write_figures
 
-    print(f"report: {write_page(load_runs(paths), out, title)}")
+    runs = load_runs(paths)
+    contents = collect(runs)
+    print(f"report: {write_page(runs, out, title, contents)}")
+    if figures is not None:
+        wanted = contents.all_figures
+        with progress("figures", len(wanted)) as advance:
+            for number, figure in enumerate(wanted, start=1):
+                write_figures([figure], figures)
+                advance(number)
+        print(f"figures: {figures}")
 
 
 @app.command("list")

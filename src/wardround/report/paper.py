@@ -6,11 +6,11 @@ unknown one is an error rather than a hole in the picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from wardround.errors import ConfigError, WardroundError
+from wardround.errors import ConfigError, WardroundError, require
 from wardround.report.figures import Figure
 
 __all__ = ["FORMATS", "write_figures"]
@@ -22,17 +22,9 @@ BOX_WIDTH = 0.8
 LEGEND_LIMIT = 24
 
 
-def write_figures(
-    figures: Iterable[Figure],
-    folder: Path,
-    formats: Iterable[str] = FORMATS,
-    progress: Callable[[str], Any] = lambda name: None,
-) -> list[Path]:
+def write_figures(figures: Iterable[Figure], folder: Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Draw every figure into `folder`, one file a format."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise WardroundError("figures for papers need matplotlib: pip install 'wardround[figures]'") from None
+    matplotlib = require("matplotlib", "figures")
     # Text stays text in SVG and PDF; a fixed salt and no date give the same bytes for the same runs.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "wardround", "pdf.fonttype": 42, "font.size": 9}
     written: list[Path] = []
@@ -41,7 +33,6 @@ def write_figures(
         with matplotlib.rc_context(settings):
             for figure in figures:
                 written += _draw(figure, folder, formats)
-                progress(figure.key)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
     return written
