@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from wardround.datasets.augmentation import Augmentation
 from wardround.datasets.base import Task
 from wardround.datasets.images import IMAGENET, Normalise, training_shades
 from wardround.datasets.preparation import info, prepare
-from wardround.errors import DataError
+from wardround.errors import DataError, MissingExtra
 
 pytest.importorskip("PIL")
 ISIC = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
@@ -288,6 +289,13 @@ def test_an_interruption_keeps_decoded_blocks_and_no_empty_file(isic, left_behin
     assert len(decoded) == 48 - 16  # two blocks of eight were finished
     data = source.load(0)
     assert all(image.any() for part in (data.train, data.validation, data.test) for image in part.inputs[:])
+
+
+def test_without_pillow_no_image_is_blamed(isic, left_behind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'wardround\[imaging\]'"):
+        prepare(datasets.create("isic2019", size=16), isic)
+    assert left_behind() == []
 
 
 def test_sixteen_bits_keep_their_upper_eight(tmp_path):

@@ -57,6 +57,7 @@ def decode_all(paths: Sequence[Path], job: Job, workers: int) -> Iterator[tuple[
     Yields, block by block, how many images are done in all and why some of the block's are unreadable.
     Blocks that an earlier, interrupted call finished are taken over.
     """
+    require("PIL.Image", "imaging")  # missing, it must not make every image pass for unreadable
     _allocate(job.folder / IMAGES, (len(paths), job.channels, job.size, job.size), np.uint8)
     _allocate(job.folder / MOMENTS, (len(paths), 2, job.channels), np.float32)
     journal = job.folder / JOURNAL
