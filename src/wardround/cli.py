@@ -13,6 +13,7 @@ import click
 import typer
 
 from wardround import __version__
+from wardround.datasets.commands import app as data_app
 from wardround.errors import ConfigError, WardroundError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ app = typer.Typer(
 
 STOPPED = 130  # what shells expect after Ctrl-C
 CORES = os.cpu_count() or 1
+
+app.add_typer(data_app, name="data")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
