@@ -47,15 +47,15 @@ Member = TypeVar("Member", bound=Configurable)
 
 
 class Registry(Generic[Member]):
-    """The named members of one room.
+    """The named members of one kind, from one room or several.
 
-    `package` is imported submodule by submodule on first use, so that a new member is one new file
+    Each package is imported submodule by submodule on first use, so that a new member is one new file
     with a `@register("its-name")` class and nothing else.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, *packages: str) -> None:
         self.kind = kind
-        self._package = package
+        self._packages = packages
         self._members: dict[str, type[Member]] = {}
         self._loaded = False
 
@@ -74,8 +74,9 @@ class Registry(Generic[Member]):
     def _load(self) -> None:
         if not self._loaded:
             self._loaded = True
-            for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-                importlib.import_module(f"{self._package}.{module.name}")
+            for package in self._packages:
+                for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                    importlib.import_module(f"{package}.{module.name}")
 
     def available(self) -> list[str]:
         """Every registered name, sorted."""

@@ -6,8 +6,9 @@ left, and spreading the result over all clients again happens here, once, for al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import Field
@@ -24,6 +25,7 @@ __all__ = [
     "ClientPolicy",
     "Context",
     "Parameters",
+    "ServerSide",
     "register",
     "registry",
     "sample_weights",
@@ -44,6 +46,51 @@ class ClientPolicy:
     """BatchNorm parameters and statistics stay with each client."""
 
 
+class ServerSide(Protocol):
+    """What a server has of its own in a round: trusted samples, validation samples, and attacks to practise on.
+
+    Nothing in here knows who is Byzantine in the run. All draws are named by (seed, round, group, draw): the
+    same question has the same answer.
+    """
+
+    @property
+    def seed(self) -> int:
+        """Entropy of the run, for whatever a rule draws itself."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has."""
+        ...
+
+    @property
+    def attacks(self) -> Sequence[str]:
+        """What `plant` can do, by name."""
+        ...
+
+    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+        """count × D: honest training from the current global weights on bootstrap resamples of the root data.
+
+        Each row is a made-up hospital with a size and a case mix of its own. A `group` is a made-up federation:
+        its hospitals stay the same from `draw` to `draw`, their resamples do not. Row 0 learns from samples
+        that the other rows never see, so that it can stand for the server's own update.
+        """
+        ...
+
+    def plant(
+        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """An attack on `honest = root_updates(…)[1:]` of the same (round, group, draw).
+
+        Returns which rows are Byzantine in this group (N booleans) and what those send instead, a row each.
+        """
+        ...
+
+    def value(self, weights: Tensor) -> Tensor:
+        """K × D global weights → K validation metrics in [0, 1]: AUROC; accuracy of a multi-class task."""
+        ...
+
+
 @dataclass(frozen=True)
 class Context:
     """What the server knows beside the updates of a round."""
@@ -53,6 +100,7 @@ class Context:
     """How many clients sent something, malformed rows included: what a default `f` is a share of."""
     global_weights: Tensor | None = None
     root_update: Tensor | None = None
+    server: ServerSide | None = None
 
 
 class Aggregator(Configurable):
@@ -60,6 +108,7 @@ class Aggregator(Configurable):
 
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
+    needs_server: ClassVar[bool] = False
 
     @property
     def client_policy(self) -> ClientPolicy:
@@ -93,12 +142,14 @@ class Aggregator(Configurable):
         round: int = 1,
         global_weights: Tensor | None = None,
         root_update: Tensor | None = None,
+        server: ServerSide | None = None,
     ) -> Aggregation:
         """Guard, combine, and give every client its line again. Does not change `updates`."""
         self.check(len(updates))
         for needed, name, value in (
             (self.needs_global_weights, "global_weights", global_weights),
             (self.needs_root_update, "root_update", root_update),
+            (self.needs_server, "server", server),
         ):
             if needed and value is None:
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
@@ -106,7 +157,7 @@ class Aggregator(Configurable):
         dimension = None if global_weights is None else len(global_weights)
         guarded = guard(updates, dimension, kernels.squared_norms)
         kept = guarded.updates
-        context = Context(round, len(updates), global_weights, root_update)
+        context = Context(round, len(updates), global_weights, root_update, server)
         if guarded.dropped:
             self.on_dropped(guarded.dropped)
         if len(kept) < max(1, self.minimum_clients(len(updates))):
@@ -180,7 +231,7 @@ class ByzantineBound(Aggregator):
         return {**super().resolved(clients), "f": self.byzantine(clients)}
 
 
-registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")
+registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators", "wardround.detection")
 register = registry.register
 
 

@@ -1,0 +1,125 @@
+"""Dual attention: look at a client among the others of its round, then at its own past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wardround.detection.steady import one_thread, seeded
+from wardround.randomness import seed_for, torch_generator
+
+__all__ = ["DualAttention", "LabelledRounds"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRounds:
+    """R rounds of P clients each, of which the server knows who is honest because it made them itself."""
+
+    tokens: Tensor
+    """R × P × F: the standardised fingerprints."""
+    memory: Tensor
+    """R × P × L × F: the same clients' fingerprints of the last rounds, the latest first."""
+    known: Tensor
+    """R × P × L: which of these there are."""
+    honest: Tensor
+    """R × P booleans."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class DualAttention(nn.Module):
+    r"""Tokens are clients: self-attention over the round, then cross-attention to the memory, `layers` times.
+
+    .. math::
+        H_1 &= \mathrm{LN}(X + \mathrm{MultiHead}(X, X, X)) \\
+        H_2 &= \mathrm{LN}(H_1 + \mathrm{MultiHead}(H_1, H_{mem}, H_{mem})) \\
+        a_k &= \sigma(W_{out} h_k + b_{out})
+
+    A client's memory is its own fingerprints of the last rounds, each with an embedding of its age, and one
+    learnt entry that stands for "no past". The order of clients does not matter. Each layer ends, as
+    transformer layers do, with two dense layers for each token; without these the layer would be nearly
+    linear. The output is read from each client's own token: a pool over the clients would give all of them
+    the same trust.
+
+    Vaswani et al., "Attention is all you need", NeurIPS 2017; FedBNP document, section III-E.
+
+    >>> network = DualAttention(memory_rounds=2, seed=0)
+    >>> tokens, memory = torch.zeros(1, 5, 6), torch.zeros(1, 5, 2, 6)
+    >>> network.trust(tokens, memory, known=torch.zeros(1, 5, 2, dtype=torch.bool)).shape
+    torch.Size([1, 5])
+    """
+
+    def __init__(
+        self,
+        features: int = 6,
+        hidden: int = 128,
+        heads: int = 8,
+        layers: int = 3,
+        memory_rounds: int = 5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        with seeded(seed_for(seed, "attention")):
+            self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, hidden))
+            self.age = nn.Parameter(0.02 * torch.randn(memory_rounds, hidden))
+            self.no_past = nn.Parameter(0.02 * torch.randn(1, hidden))
+            self.layers = nn.ModuleList(_Layer(hidden, heads) for _ in range(layers))
+            self.out = nn.Linear(hidden, 1)
+
+    def forward(self, tokens: Tensor, memory: Tensor, known: Tensor) -> Tensor:
+        """Logits of trust, R × P, of the clients of R rounds (shapes as in `LabelledRounds`)."""
+        rounds, clients, _ = tokens.shape
+        hidden = self.embed(tokens)
+        past = (self.embed(memory) + self.age).flatten(0, 1)
+        past = torch.cat([self.no_past.expand(len(past), 1, -1), past], 1)
+        hidden_from = torch.cat([torch.zeros(len(past), 1, dtype=torch.bool), ~known.flatten(0, 1)], 1)
+        for layer in self.layers:
+            hidden = layer(hidden, past, hidden_from)
+        return self.out(hidden).view(rounds, clients)
+
+    def trust(self, tokens: Tensor, memory: Tensor, known: Tensor) -> Tensor:
+        """a_k ∈ (0, 1) of each client, 1 = trustworthy."""
+        with one_thread(), torch.no_grad():
+            return torch.sigmoid(self(tokens, memory, known))
+
+    def fit(
+        self, rounds: LabelledRounds, epochs: int = 15, lr: float = 1e-3, batch_size: int = 8, seed: int = 0
+    ) -> None:
+        """Learn to tell the planted attackers from the honest; goes on from what has been learnt before."""
+        generator = torch_generator(seed, "attention", "fit")
+        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        steps = epochs * -(-len(rounds) // batch_size)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        with one_thread(), torch.enable_grad():
+            for _ in range(epochs):
+                for batch in torch.randperm(len(rounds), generator=generator).split(batch_size):
+                    optimizer.zero_grad()
+                    logits = self(rounds.tokens[batch], rounds.memory[batch], rounds.known[batch])
+                    target = rounds.honest[batch].to(logits.dtype)
+                    functional.binary_cross_entropy_with_logits(logits, target).backward()
+                    nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+                    optimizer.step()
+                    schedule.step()
+
+
+class _Layer(nn.Module):
+    """Among the clients of the round, to the client's own past, and a step for each token alone."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.among = nn.MultiheadAttention(hidden, heads, batch_first=True)
+        self.past = nn.MultiheadAttention(hidden, heads, batch_first=True)
+        self.alone = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.GELU(), nn.Linear(2 * hidden, hidden))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3))
+
+    def forward(self, tokens: Tensor, past: Tensor, unseen: Tensor) -> Tensor:
+        seen, _ = self.among(tokens, tokens, tokens, need_weights=False)
+        tokens = self.norms[0](tokens + seen)
+        single = tokens.flatten(0, 1)[:, None]  # every client has a memory of its own
+        seen, _ = self.past(single, past, past, key_padding_mask=unseen, need_weights=False)
+        tokens = self.norms[1](tokens + seen.view_as(tokens))
+        return self.norms[2](tokens + self.alone(tokens))

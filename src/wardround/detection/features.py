@@ -1,0 +1,150 @@
+"""The six fingerprints of an update, and the form in which networks see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wardround.aggregators.order_statistics import GAUSSIAN_MAD
+from wardround.detection.projection import Projection
+from wardround.detection.steady import one_thread
+
+__all__ = ["FEATURES", "Geometry", "central_rows", "measure", "standardised"]
+
+FEATURES = ("vae_error", "cosine", "peer_cosine", "norm", "sign_consistency", "shapley")
+"""The six, in their order."""
+RATIOS = (0, 3)
+"""Features that are compared by ratio (reconstruction error, norm): their logarithm is standardised."""
+FLOORS = (0.05, 0.02, 0.02, 0.05, 0.005, 2e-4)
+"""The least spread of each feature: what differs by less among honest clients is not worth a suspicion."""
+TINY = 1e-30
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """What one pass over the updates gives: four of the six fingerprints, and short forms of the rows."""
+
+    cosine: Tensor
+    """N: cos(g_k, g_ref); 0 where either is zero."""
+    peer_cosine: Tensor
+    """N: mean of cos(g_k, g_j) over the others; 0 where there are none."""
+    norm: Tensor
+    """N: ‖g_k‖₂."""
+    sign_consistency: Tensor
+    """N: the share of coordinates whose sign is g_ref's."""
+    projected: Tensor
+    """N × d: the updates, projected where they are long."""
+
+    @property
+    def consensus(self) -> float:
+        """How far the round agrees: the mean cosine over all pairs."""
+        return float(self.peer_cosine.mean())
+
+    def table(self, vae_error: Tensor, shapley: Tensor) -> Tensor:
+        """N × 6, the columns in the order of `FEATURES`."""
+        return torch.stack(
+            [vae_error, self.cosine, self.peer_cosine, self.norm, self.sign_consistency, shapley], 1
+        ).double()
+
+
+def measure(
+    matrix: Tensor,
+    reference: Tensor | None = None,
+    projection: Projection | None = None,
+    rows: Sequence[int] | None = None,
+) -> Geometry:
+    r"""Norms, cosines, sign consistency and short forms of some rows (default: all), in one pass, in float64.
+
+    .. math:: \cos(g_k, g_{ref}), \quad \frac{1}{N-1}\sum_{j\ne k}\cos(g_k, g_j), \quad \|g_k\|_2, \quad
+        \frac1D\,|\{i : \mathrm{sign}\,g_{k,i} = \mathrm{sign}\,g_{ref,i}\}|
+
+    Without a `reference` it is the coordinate-wise median of the rows. The matrix is read range by range:
+    no second matrix is made.
+
+    >>> seen = measure(torch.tensor([[3.0, 4.0], [3.0, 4.0], [-3.0, -4.0]]), torch.tensor([1.0, 0.0]))
+    >>> seen.norm.tolist(), seen.cosine.float(), seen.sign_consistency.tolist()
+    ([5.0, 5.0, 5.0], tensor([ 0.6000,  0.6000, -0.6000]), [0.5, 0.5, 0.0])
+    >>> seen.peer_cosine.tolist()
+    [0.0, 0.0, -1.0]
+    """
+    size = matrix.shape[1]
+    projection = projection or Projection(size, size, seed=0)
+    index = torch.arange(len(matrix)) if rows is None else torch.tensor(list(rows), dtype=torch.long)
+    n = len(index)
+    gram = torch.zeros(n, n, dtype=torch.float64)
+    dots, agreeing = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    reference_square = torch.zeros((), dtype=torch.float64)
+    short = projection.empty(n)
+    with one_thread():
+        for start in range(0, size, projection.chunk):
+            block = matrix[:, start : start + projection.chunk][index].double()
+            if reference is None:
+                ordered = block.sort(0).values
+                towards = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+            else:
+                towards = reference[start : start + projection.chunk].double()
+            gram += block @ block.T
+            dots += block @ towards
+            reference_square += towards @ towards
+            agreeing += (block.sign() == towards.sign()).sum(1)
+            projection.add(block, start, short)
+    norm = gram.diagonal().sqrt()
+    unit = torch.where(norm > 0, 1 / norm, 0.0)
+    cosines = gram * unit[:, None] * unit[None, :]
+    peers = (cosines.sum(1) - cosines.diagonal()) / max(n - 1, 1)
+    length = float(reference_square.sqrt())
+    return Geometry(
+        cosine=dots * unit / length if length > 0 else torch.zeros_like(dots),
+        peer_cosine=peers,
+        norm=norm,
+        sign_consistency=agreeing / max(size, 1),
+        projected=short.T.contiguous(),
+    )
+
+
+def standardised(table: Tensor) -> Tensor:
+    r"""N × 6 fingerprints as networks see them: how far each is from the round's own middle.
+
+    .. math:: z = (x - \mathrm{med}) / \max(\mathrm{MAD}/0.6745,\ \mathrm{floor}), \qquad
+        \mathrm{sign}(z)\,\ln(1 + |z|)
+
+    with x the logarithm for errors and norms. Updates shrink and diverge as training goes on; measured
+    against their own round they look alike in the first round and in the hundredth.
+
+    >>> table = torch.ones(5, 6, dtype=torch.float64); table[4, 3] = 10.0
+    >>> seen = standardised(table)
+    >>> seen[:4].abs().max().item(), round(seen[4, 3].item(), 2)
+    (0.0, 3.85)
+    """
+    values = table.double().clone()
+    for column in RATIOS:
+        values[:, column] = (values[:, column] + TINY).log()
+    return _squashed(_robust_z(values))
+
+
+def central_rows(table: Tensor, without: Sequence[int] = (0,)) -> Tensor:
+    """The half of the clients nearest the middle of the round, by all features but those in `without`.
+
+    >>> table = torch.ones(4, 6, dtype=torch.float64); table[1, 1] = -1.0; table[3, 3] = 50.0
+    >>> central_rows(table).tolist()
+    [0, 2]
+    """
+    seen = standardised(table)
+    kept = [column for column in range(seen.shape[1]) if column not in without]
+    farthest = seen[:, kept].abs().max(1).values
+    half = max(1, len(seen) // 2)
+    return torch.argsort(farthest, stable=True)[:half].sort().values
+
+
+def _robust_z(values: Tensor) -> Tensor:
+    middle = values.quantile(0.5, dim=0)
+    spread = (values - middle).abs().quantile(0.5, dim=0) / GAUSSIAN_MAD
+    floors = torch.tensor(FLOORS, dtype=values.dtype)
+    return (values - middle) / torch.maximum(spread, floors)
+
+
+def _squashed(z: Tensor) -> Tensor:
+    return z.sign() * z.abs().log1p()
