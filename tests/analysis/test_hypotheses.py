@@ -1,0 +1,128 @@
+"""Verdicts: what each rule of decision does with runs that are made to meet it."""
+
+import pytest
+
+from wardround.analysis import load_runs, measure_all
+from wardround.analysis.hypotheses import judge
+
+MANY = range(8)
+
+
+def verdicts(make_run):
+    return {v.key: v for v in judge(measure_all(load_runs([make_run.root])))}
+
+
+def claims(verdict, measure):
+    return [claim for claim in verdict.claims if claim.measure == measure]
+
+
+def low(client, number):
+    return 0.0 if client == "hospital-2" else 0.25
+
+
+def test_three_seeds_cannot_support_however_clear_they_are(make_run):
+    for seed in range(3):
+        make_run("caac", seed=seed, auroc=0.90 + 0.001 * seed)
+        make_run("krum", seed=seed, auroc=0.60 + 0.002 * seed, weights=low)
+    told = verdicts(make_run)["H1"]
+    assert told.verdict == "undecided"
+    assert "3 seeds: smallest possible p is 0.25" in told.reason
+    assert {claim.outcome for claim in told.claims} == {"undecided"}
+
+
+def test_enough_clear_seeds_support(make_run):
+    for seed in MANY:
+        make_run("caac", seed=seed, auroc=0.90 + 0.001 * seed)
+        make_run("krum", seed=seed, auroc=0.60 + 0.002 * seed, weights=low)
+    told = verdicts(make_run)["H1"]
+    assert told.verdict == "supported"
+    assert len(told.claims) == 3
+    assert all(claim.holm_p == pytest.approx(3 * 2 / 2**8) for claim in told.claims)
+    assert all(claim.bonferroni_p == pytest.approx(3 * 2 / 2**8) for claim in told.claims)
+
+
+def test_equal_within_a_hundredth_counts_as_not_worse(make_run):
+    for seed in MANY:
+        make_run("caac", seed=seed, auroc=0.800 - 0.0001 * seed)
+        make_run("krum", seed=seed, auroc=0.805, weights=low)
+    (auroc,) = claims(verdicts(make_run)["H1"], "auroc")
+    assert auroc.outcome == "supported"
+    assert auroc.margin == 0.01
+
+
+def test_clearly_worse_is_not_supported_even_with_three_seeds(make_run):
+    for seed in range(3):
+        make_run("caac", seed=seed, auroc=0.60 + 0.001 * seed)
+        make_run("fltrust", seed=seed, auroc=0.90 + 0.002 * seed, weights=low)
+    told = verdicts(make_run)["H1"]
+    assert told.verdict == "not supported"
+    assert "clearest against it" in told.reason
+    assert claims(told, "auroc")[0].outcome == "contradicted"
+
+
+def test_rules_that_are_not_robust_are_no_rivals_in_h1(make_run):
+    for method in ("caac", "fedavg"):
+        make_run(method)
+    assert verdicts(make_run)["H1"].claims == ()
+    assert verdicts(make_run)["H1"].verdict == "undecided"
+
+
+def test_only_the_most_heterogeneous_split_counts(make_run):
+    for alpha, auroc in ((0.1, 0.9), (1.0, 0.1)):
+        make_run("caac", alpha=alpha, auroc=auroc)
+        make_run("krum", alpha=alpha)
+    assert {claim.setting for claim in verdicts(make_run)["H1"].claims} == {
+        "synthetic · dirichlet α 0.1 · 4 clients"
+    }
+
+
+def test_missing_most_attackers_contradicts_h2_and_never_finding_them_h3(make_run):
+    for seed in range(3):
+        for attack in ("none", "sign-flip"):
+            make_run("caac", seed=seed, attack=attack, flags=lambda c, n: c == "hospital-0" and n == 5)
+            make_run("fltrust", seed=seed, attack=attack)
+    told = verdicts(make_run)
+    (missed,) = claims(told["H2"], "flag_fnr")
+    assert (missed.outcome, missed.ours, missed.theirs) == ("contradicted", pytest.approx(15 / 16), 0.5)
+    (late,) = claims(told["H3"], "flag_latency")
+    assert (late.outcome, late.ours) == ("contradicted", 16), (
+        "never found counts as after the end: 20 − 5 + 1"
+    )
+    assert told["H2"].verdict == told["H3"].verdict == "not supported"
+
+
+def test_a_rule_that_ignores_nearly_everyone_is_no_detector(make_run):
+    def only_one(client, number):
+        return 1.0 if client == "hospital-3" else 0.0
+
+    for method, weights in (("caac", lambda c, n: 0.25), ("krum", only_one), ("fltrust", low)):
+        for attack in ("none", "sign-flip"):
+            make_run(method, attack=attack, weights=weights)
+    told = verdicts(make_run)
+    assert {claim.other for claim in claims(told["H2"], "low_fnr")} == {"fltrust"}
+    assert {claim.other for claim in claims(told["H2"], "delta_auroc")} == {"fltrust", "krum"}
+
+
+def test_h3_without_benign_drift_cannot_be_supported(make_run):
+    for seed in MANY:
+        make_run("caac", seed=seed, attack="sign-flip", flags=lambda c, n: c == "hospital-0" and n >= 5,
+                 weights=lambda c, n: 0.0 if c == "hospital-0" else 0.25)  # fmt: skip
+        make_run("fltrust", seed=seed, attack="sign-flip")
+    told = verdicts(make_run)["H3"]
+    assert {claim.outcome for claim in told.claims} == {"supported"}
+    assert told.verdict == "undecided"
+    assert any("benign drift" in part for part in told.missing)
+
+
+def test_drift_runs_count_for_h3(make_run):
+    drift = {"clients": ["hospital-2"], "start": 5, "size": 1.0, "ramp": 5}
+    for seed in MANY:
+        make_run("caac", seed=seed, drift=drift)
+        make_run("fltrust", seed=seed, drift=drift, weights=low)
+    (alarms,) = claims(verdicts(make_run)["H3"], "drift_fpr")
+    assert (alarms.ours, alarms.theirs, alarms.outcome) == (0.0, 1.0, "supported")
+
+
+def test_without_caac_there_is_nothing_to_judge(make_run):
+    make_run("krum")
+    assert verdicts(make_run) == {}

@@ -1,0 +1,121 @@
+"""Every measure on runs whose numbers are made by hand."""
+
+import pytest
+
+from wardround.analysis import load_runs, measure_all
+from wardround.analysis.clients import distance_from_the_rest, minority_clients, shares_of_weight, variation
+
+
+def measured(make_run):
+    return {
+        (m.run.method, m.run.attack.split()[0], m.run.seed): m
+        for m in measure_all(load_runs([make_run.root]))
+    }
+
+
+def test_delta_is_against_the_clean_run_of_the_same_seed(make_run):
+    make_run(seed=0, auroc=0.80, accuracy=0.8)
+    make_run(seed=1, auroc=0.90)
+    make_run(seed=0, attack="sign-flip", auroc=0.70, accuracy=0.6)
+    make_run(seed=1, attack="sign-flip", auroc=0.85)
+    make_run("krum", seed=0, attack="sign-flip", auroc=0.1)
+    found = measured(make_run)
+    assert found["caac", "sign-flip", 0]["delta_auroc"] == pytest.approx(0.10)
+    assert found["caac", "sign-flip", 1]["delta_auroc"] == pytest.approx(0.05)
+    assert found["caac", "sign-flip", 0]["delta_auprc"] == pytest.approx(0.05)
+    assert found["caac", "sign-flip", 0]["robustness_index"] == pytest.approx(0.75)
+    assert found["caac", "clean", 0]["delta_auroc"] is None
+    assert found["krum", "sign-flip", 0]["delta_auroc"] is None, "krum has no clean run"
+
+
+def test_another_alpha_is_another_setting(make_run):
+    make_run(alpha=1.0, auroc=0.9)
+    make_run(alpha=0.1, attack="alie", auroc=0.7)
+    (attacked,) = [m for m in measure_all(load_runs([make_run.root])) if m.run.attack != "clean"]
+    assert attacked["delta_auroc"] is None
+
+
+def test_rounds_to_90_percent_of_the_best_clean_run_of_any_method(make_run):
+    make_run("fedavg", curve=lambda n: 0.5 + 0.02 * n)  # best 0.9 in round 20
+    make_run("caac", curve=lambda n: 0.4 + 0.02 * n)  # 0.81 = 0.9 · 0.9 is passed in round 21: never
+    make_run("krum", curve=lambda n: 0.51 + 0.02 * n, attack="alie")  # 0.81 in round 15
+    found = measured(make_run)
+    assert found["fedavg", "clean", 0]["rounds_to_90"] == 16
+    assert found["caac", "clean", 0]["rounds_to_90"] is None
+    assert found["krum", "alie", 0]["rounds_to_90"] == 15
+
+
+def test_rates_windows_and_latency(make_run):
+    # hospital-0 attacks from round 5 of 30 on and is flagged from round 8 on; hospital-1 always is.
+    make_run(
+        attack="sign-flip", rounds=30, flags=lambda c, n: (c == "hospital-0" and n >= 8) or c == "hospital-1",
+        weights=lambda c, n: 0.0 if c == "hospital-0" and n >= 5 else 0.25,
+    )  # fmt: skip
+    (m,) = measure_all(load_runs([make_run.root]))
+    assert m["flag_tpr"] == pytest.approx(23 / 26)
+    assert m["flag_fpr"] == pytest.approx(1 / 3)
+    assert m["flag_latency"] == 3
+    assert m["flag_tpr_onset"] == pytest.approx(7 / 10)
+    assert m["flag_tpr_late"] == 1.0
+    assert m["flag_fpr_before"] == pytest.approx(1 / 3)
+    assert m["low_tpr"] == 1.0
+    assert m["low_fnr"] == m["low_fpr"] == m["low_latency"] == 0
+
+
+def test_overhead_is_against_fedavg_of_the_setting(make_run):
+    make_run("fedavg", aggregate=0.002)
+    make_run("caac", aggregate=0.005)
+    found = measured(make_run)
+    assert found["caac", "clean", 0]["aggregate_ms"] == pytest.approx(5.0)
+    assert found["caac", "clean", 0]["aggregate_vs_fedavg"] == pytest.approx(2.5)
+
+
+def test_single_clients(make_run):
+    held = {"a": [90, 10], "b": [90, 10], "c": [10, 90], "d": [85, 15]}
+    make_run(held=held, weights=lambda c, n: {"a": 0.4, "b": 0.3, "c": 0.1, "d": 0.2}[c])
+    (run,) = load_runs([make_run.root])
+    assert minority_clients(run) == ["c"]
+    (m,) = measure_all([run])
+    assert m["minority_share"] == pytest.approx(0.4), "0.1 of an equal share of 0.25"
+    assert m["worst_client_auroc"] == pytest.approx(0.6)
+    assert m["mean_client_auroc"] == pytest.approx(0.75)
+    assert shares_of_weight(run.clients)["a"] == pytest.approx(1.6)
+
+
+def test_a_minority_is_never_byzantine(make_run):
+    make_run(attack="sign-flip", held={"a": [0, 100], "b": [90, 10], "c": [80, 20], "d": [99, 1]})
+    (run,) = load_runs([make_run.root])
+    assert run.byzantine == ["a"]
+    assert minority_clients(run) == ["d"]
+
+
+def test_distance_is_total_variation():
+    told = distance_from_the_rest({"a": [30, 10, 0], "b": [0, 20, 0], "c": [10, 10, 20]})
+    pooled = [0.4, 0.4, 0.2]
+    assert told["a"] == pytest.approx((0.35 + 0.15 + 0.2) / 2)
+    assert told["b"] == pytest.approx(sum(abs(x - y) for x, y in zip([0, 1, 0], pooled, strict=True)) / 2)
+
+
+def test_variation_of_scores_and_thresholds(make_run):
+    make_run()
+    (m,) = measure_all(load_runs([make_run.root]))
+    assert m["score_variation"] == pytest.approx(0.5 / 1.5), "scores go 2, 1, 2, 1: sd 0.5, mean 1.5"
+    assert m["threshold_variation"] == 0.0
+    assert variation([], "score") is None
+
+
+def test_false_alarms_under_benign_drift_count_honest_drifting_clients_once_they_move(make_run):
+    drift = {"clients": ["hospital-0", "hospital-1"], "start": 10, "size": 1.0, "ramp": 5}
+    make_run(
+        drift=drift, attack="sign-flip", flags=lambda c, n: c == "hospital-1" and n % 2 == 0,
+        weights=lambda c, n: 0.0 if c == "hospital-1" and n > 15 else 0.25,
+    )  # fmt: skip
+    (m,) = measure_all(load_runs([make_run.root]))
+    assert m.run.drifting == ["hospital-1"], "hospital-0 is Byzantine"
+    assert m["drift_flag_fpr"] == 0.5
+    assert m["drift_fpr"] == 0.5
+
+
+def test_unfinished_runs_are_left_out(make_run):
+    make_run(status="stopped")
+    assert measure_all(load_runs([make_run.root])) == []

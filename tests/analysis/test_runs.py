@@ -1,0 +1,47 @@
+"""Labels: what tells runs apart stands in them, and nothing else."""
+
+from wardround.analysis import load_runs
+
+
+def test_parameters_that_differ_stand_in_the_label(make_run):
+    make_run("fedmed", aggregator__clip="none")
+    make_run("fedmed", aggregator__clip="mad")
+    make_run("caac", aggregator__t_boot=10)
+    assert {run.method for run in load_runs([make_run.root])} == {
+        "fedmed (clip none)",
+        "fedmed (clip mad)",
+        "caac",
+    }
+
+
+def test_settings_that_differ_are_not_averaged(make_run):
+    make_run(rounds=10)
+    make_run(rounds=20)
+    assert {run.setting for run in load_runs([make_run.root])} == {
+        "synthetic · dirichlet α 0.1 · 4 clients · rounds 10",
+        "synthetic · dirichlet α 0.1 · 4 clients · rounds 20",
+    }
+
+
+def test_attacks_are_told_apart_by_parameters_parts_share_and_onset(make_run):
+    make_run(attack="score-lie", attack__collude=True, start=1)
+    make_run(attack="score-lie", attack__collude=False, start=1)
+    make_run(attack="mix", attack__parts=[{"name": "noise"}, {"name": "scaling"}], share=0.5)
+    assert {run.attack for run in load_runs([make_run.root])} == {
+        "score-lie (collude yes) 25 %",
+        "score-lie (collude no) 25 %",
+        "mix (noise + scaling) 50 % from round 5",
+    }
+
+
+def test_a_run_given_twice_is_loaded_once(make_run):
+    folder = make_run()
+    assert len(load_runs([make_run.root, folder.path])) == 1
+
+
+def test_copies_that_trackers_keep_are_no_runs(make_run):
+    folder = make_run()
+    copy = make_run.root / "mlflow-artefacts" / "1" / "artifacts"
+    copy.mkdir(parents=True)
+    (copy / "config.yaml").write_text(folder.config_path.read_text())
+    assert [run.folder.path for run in load_runs([make_run.root])] == [folder.path]
