@@ -20,7 +20,9 @@ import yaml
 
 from wardround.errors import ConfigError, WardroundError
 
-__all__ = ["RunFolder", "find_runs"]
+__all__ = ["TRACKERS", "RunFolder", "find_runs"]
+
+TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
 
 
 class RunFolder:
@@ -116,7 +118,11 @@ def find_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such folder")
-        found = sorted(config.parent for config in path.rglob("config.yaml"))
+        found = sorted(
+            config.parent
+            for config in path.rglob("config.yaml")
+            if not TRACKERS & set(config.relative_to(path).parts)
+        )
         if not found:
             raise ConfigError(f"{path}: no run in it (a run folder has a config.yaml)")
         yield from map(RunFolder, found)

@@ -78,6 +78,13 @@ def _sink(backend: str, uri: str | None, matrix: str | None, out: Path) -> Calla
     if Backend(backend) is Backend.WANDB:
         if uri is not None:
             raise ConfigError("--track-uri goes with --track mlflow; wandb takes WANDB_BASE_URL")
+        for place in (
+            "WANDB_DATA_DIR",
+            "WANDB_CACHE_DIR",
+            "WANDB_ARTIFACT_DIR",
+        ):  # its copies stay with the runs
+            os.environ.setdefault(place, str(out.resolve() / "wandb"))
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = require("wandb", "tracking")
         return lambda: _Wandb(wandb, matrix, out)
     # Before the import: it reads them. Nobody is told what is run here, and a dead server is given up soon.
