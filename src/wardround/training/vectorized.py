@@ -230,7 +230,7 @@ class _Group:
         views.backward(delta.view(shape), self.shared)
         if self.shared:
             return  # gradients are made when updates are written
-        views.gradients(slice(None), into=views.optimizer.gradients)
+        views.gradients(views.optimizer.gradients)
         if self.prox_mu:
             views.pull_to_start(self.prox_mu)
         self.work.optimizer.step(views.optimizer)

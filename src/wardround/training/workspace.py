@@ -84,7 +84,7 @@ class Workspace:
         for first in range(0, len(out), block):
             rows = out[first : first + block]
             view = self.optimizer.view(len(rows))
-            step.gradients(slice(first, first + block), into=view.gradients)
+            step.gradients(view.gradients, slice(first, first + block))
             divisors = self.optimizer.only_step(view, self.shared, lr)
             steps = self._parts(view.gradients, len(rows))
             if divisors is None:
@@ -131,6 +131,7 @@ class StepViews:
         hidden = self.stages[:-1]
         self.pre = [prefix(b, stage.outputs) for b, stage in zip(work.pre, hidden, strict=True)]
         self.delta = [prefix(b, stage.outputs) for b, stage in zip(work.delta, hidden, strict=True)]
+        self.delta_transposed = [delta.transpose(1, 2) for delta in self.delta]
         with_ones = [prefix(b, stage.outputs + 1) for b, stage in zip(work.active, hidden, strict=True)]
         self.active = [h[:, :, :-1] for h in with_ones]
         self.layer_input = [
@@ -189,12 +190,15 @@ class StepViews:
                     self.delta[i - 1], self.pre[i - 1], 0, grad_input=self.delta[i - 1]
                 )
 
-    def gradients(self, clients: slice, into: list[Tensor]) -> None:
-        """The gradients of some clients' weights, after the backward pass."""
+    def gradients(self, into: list[Tensor], clients: slice | None = None) -> None:
+        """The gradients of the weights of all or of some clients, after the backward pass."""
         assert self._first_input is not None
+        transposed = [*self.delta_transposed, self._deltas[-1].transpose(1, 2)]
         inputs = [self._first_input, *self.layer_input]
-        for delta, h, gradient in zip(self._deltas, inputs, into, strict=True):
-            torch.bmm(delta[clients].transpose(1, 2), h[clients], out=gradient)
+        if clients is not None:
+            transposed, inputs = [d[clients] for d in transposed], [h[clients] for h in inputs]
+        for delta, h, gradient in zip(transposed, inputs, into, strict=True):
+            torch.bmm(delta, h, out=gradient)
 
     def pull_to_start(self, mu: float) -> None:
         """Add the gradient μ (w − w_start) of FedProx's term."""
