@@ -40,11 +40,10 @@ def test_against_float64(n, d, dtype, both_paths):
     np.testing.assert_allclose(norm(vector), np.linalg.norm(vector.double()), rtol=1e-6)
     size = np.sqrt(d)
     np.testing.assert_allclose(row_dots(matrix, vector), wide @ vector.double().numpy(), atol=1e-11 * size)
-    about = wide - centre.double().numpy()
-    np.testing.assert_allclose(
-        row_dots(matrix, vector, centre), about @ vector.double().numpy(), atol=1e-11 * size
-    )
-    geometry = centred_gram(Updates(matrix), centre)
+    about, base = wide - centre.double().numpy(), vector.double().numpy() + centre.double().numpy()
+    geometry = centred_gram(Updates(matrix), centre, anchor=vector)
+    np.testing.assert_allclose(geometry.projections, about @ base, atol=1e-11 * size)
+    np.testing.assert_allclose(geometry.base_squared, base @ base)
     np.testing.assert_allclose(geometry.gram, about @ about.T, atol=1e-7 * d)
     np.testing.assert_allclose(squared_distances(Updates(matrix)), distances_in_float64(matrix), rtol=1e-6)
 

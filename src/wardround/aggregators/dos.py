@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, register
-from wardround.aggregators.columns import for_each_range
 from wardround.aggregators.copod import copod_scores
-from wardround.aggregators.kernels import centred_gram, norm, row_dots, squared_distances, weighted_sum
+from wardround.aggregators.kernels import CentredGram, centred_gram, squared_distances, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 
@@ -37,28 +36,15 @@ class Dos(Aggregator):
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         assert context.global_weights is not None  # `needs_global_weights` has seen to it
-        geometry = centred_gram(updates)
+        geometry = centred_gram(updates, anchor=context.global_weights)
         squared = squared_distances(updates, geometry)
-        base = _plus(context.global_weights, geometry.centre)
-        projections = row_dots(updates.matrix, base, geometry.centre)
-        cosine = _cosine_distances(squared, geometry.gram, projections, norm(base) ** 2)
+        cosine = _cosine_distances(squared, geometry)
         scores = (_copod(squared.sqrt()) + _copod(cosine)) / 2
         weights = torch.softmax(-scores, 0)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=scores)
 
 
-def _plus(a: Tensor, b: Tensor) -> Tensor:
-    """a + b in b's precision, range by range."""
-    total = torch.empty_like(b)
-
-    def add(_: int, start: int, stop: int) -> None:
-        total[start:stop] = a[start:stop] + b[start:stop]
-
-    for_each_range(len(b), add)
-    return total
-
-
-def _cosine_distances(squared: Tensor, gram: Tensor, projections: Tensor, base_squared: float) -> Tensor:
+def _cosine_distances(squared: Tensor, geometry: CentredGram) -> Tensor:
     r"""1 − cos(θ_i, θ_j) of θ_i = b + x_i, from ‖θ_i−θ_j‖², ⟨x_i, x_j⟩, ⟨b, x_i⟩ and ‖b‖².
 
     Updates are small against the weights, so all θ are nearly parallel and 1 − cos cancels to nothing. There
@@ -68,6 +54,7 @@ def _cosine_distances(squared: Tensor, gram: Tensor, projections: Tensor, base_s
     keeps its digits, with :math:`\|\theta_i\|-\|\theta_j\|` taken from the difference of the squares. A zero
     vector is at distance 1 from any other, and at 0 from another zero vector.
     """
+    gram, projections, base_squared = geometry.gram, geometry.projections, geometry.base_squared
     excess = 2 * projections + gram.diagonal()  # ‖θ_i‖² − ‖b‖²
     norms = (base_squared + excess).clamp(min=0).sqrt()
     product = norms[:, None] * norms[None, :]

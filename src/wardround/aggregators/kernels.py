@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.columns import column_ranges, for_each_range
-from wardround.aggregators.compiled import loops_for
+from wardround.aggregators.compiled import TILE, loops_for
 from wardround.aggregators.order_statistics import median
 from wardround.updates import Updates, row_squared_norms
 
@@ -77,8 +77,8 @@ def norm(vector: Tensor) -> float:
     return float(squared_norms(vector[None]).sqrt())
 
 
-def row_dots(matrix: Tensor, vector: Tensor, centre: Tensor | None = None) -> Tensor:
-    """⟨U_i − centre, v⟩ for every row, in float64.
+def row_dots(matrix: Tensor, vector: Tensor) -> Tensor:
+    """⟨U_i, v⟩ for every row, in float64.
 
     >>> row_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
     tensor([-1., -1.], dtype=torch.float64)
@@ -87,17 +87,11 @@ def row_dots(matrix: Tensor, vector: Tensor, centre: Tensor | None = None) -> Te
     totals = torch.zeros(len(ranges), len(matrix), dtype=torch.float64)
     loops = loops_for(matrix)
     if loops is not None:
-        origin = matrix.new_empty(0) if centre is None else centre.to(matrix.dtype)
-        rows, start, v, out = matrix.numpy(), origin.numpy(), vector.to(matrix.dtype).numpy(), totals.numpy()
-        for_each_range(
-            matrix.shape[1], lambda part, a, b: loops.add_row_dots(rows, start, v, out[part], a, b)
-        )
+        rows, v, out = matrix.numpy(), vector.to(matrix.dtype).numpy(), totals.numpy()
+        for_each_range(matrix.shape[1], lambda part, a, b: loops.add_row_dots(rows, v, out[part], a, b))
     else:
         for part, (a, b) in enumerate(ranges):
-            wide = matrix[:, a:b].double()
-            if centre is not None:
-                wide = wide - centre[a:b].double()
-            totals[part] = (wide * vector[a:b].double()).sum(1)
+            totals[part] = (matrix[:, a:b].double() * vector[a:b].double()).sum(1)
     return totals.sum(0)
 
 
@@ -112,6 +106,10 @@ class CentredGram:
 
     centre: Tensor
     gram: Tensor
+    projections: Tensor
+    """⟨U_i − centre, anchor + centre⟩ where an anchor was given: the rows seen from the weights they change."""
+    base_squared: float
+    """‖anchor + centre‖², where an anchor was given."""
 
     def squared_distances_to(self, coefficients: Tensor) -> Tensor:
         """‖U_i − z‖² for every row i, of the point z with these coefficients."""
@@ -119,7 +117,7 @@ class CentredGram:
         return (coefficients @ image - 2 * image + self.gram.diagonal()).clamp(min=0)
 
 
-def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
+def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor | None = None) -> CentredGram:
     """(U − c)(U − c)ᵀ in float64 about `centre`, by default the coordinate-wise median.
 
     Products are taken in the matrix's precision and summed in float64, block by block: the rounding errors
@@ -127,35 +125,42 @@ def centred_gram(updates: Updates, centre: Tensor | None = None) -> CentredGram:
     """
     matrix = updates.matrix
     n, d = matrix.shape
+    side = -(-n // TILE) * TILE
     ranges = column_ranges(d)
+    products = torch.zeros(len(ranges), side, side, dtype=torch.float64)
+    projections = torch.zeros(len(ranges), n + 1, dtype=torch.float64)
     loops = loops_for(matrix)
     if loops is None:
         centre = median(matrix) if centre is None else centre.to(matrix.dtype)
-        parts = torch.zeros(len(ranges), n, n, dtype=torch.float64)
         for part, (a, b) in enumerate(ranges):
-            wide = matrix[:, a:b].double() - centre[a:b].double()
-            parts[part] = _products(wide)
-        return CentredGram(centre, parts.sum(0))
+            origin = centre[a:b].double()
+            wide = matrix[:, a:b].double() - origin
+            products[part, :n, :n] = _products(wide)
+            if anchor is not None:
+                base = anchor[a:b].double() + origin
+                projections[part] = (torch.cat([wide, base[None]]) * base).sum(1)
+    else:
+        find_median = loops.middle_kernel(n, (n - 1) // 2, n // 2) if centre is None else None
+        centre = matrix.new_empty(d) if centre is None else centre.to(matrix.dtype)
+        precision = matrix.dtype if d > SMALL and _fits_float32(updates) else torch.float64
+        rows, everyone, origins = matrix.numpy(), torch.arange(n).numpy(), centre.numpy()
+        weights = None if anchor is None else anchor.to(matrix.dtype).numpy()
+        grams, dots = products.numpy(), projections.numpy()
 
-    find_median = loops.middle_kernel(n, (n - 1) // 2, n // 2) if centre is None else None
-    centre = matrix.new_empty(d) if centre is None else centre.to(matrix.dtype)
-    precision = matrix.dtype if d > SMALL and _fits_float32(updates) else torch.float64
-    side = -(-n // loops.TILE) * loops.TILE
-    totals = torch.zeros(len(ranges), side, side, dtype=torch.float64)
-    rows, everyone = matrix.numpy(), torch.arange(n).numpy()
-    origin, out = centre.numpy(), totals.numpy()
+        def work(part: int, start: int, stop: int) -> None:
+            scratch = torch.zeros(side, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
+            for a in range(start, stop, IN_CACHE):
+                b = min(a + IN_CACHE, stop)
+                if find_median is not None:
+                    find_median(rows, everyone, origins, a, b)
+                loops.add_gram(rows, origins, scratch, grams[part], a, b)
+                if weights is not None:
+                    loops.add_projections(rows, origins, weights, dots[part], a, b)
 
-    def work(part: int, start: int, stop: int) -> None:
-        scratch = torch.zeros(side, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
-        for a in range(start, stop, IN_CACHE):
-            b = min(a + IN_CACHE, stop)
-            if find_median is not None:
-                find_median(rows, everyone, origin, a, b)
-            loops.add_gram(rows, origin, scratch, out[part], a, b)
-
-    for_each_range(d, work)
-    upper = totals.sum(0)[:n, :n].triu()
-    return CentredGram(centre, upper + upper.triu(1).T)
+        for_each_range(d, work)
+    upper = products.sum(0)[:n, :n].triu()
+    seen = projections.sum(0)
+    return CentredGram(centre, upper + upper.triu(1).T, seen[:n], float(seen[n]))
 
 
 def _products(rows: Tensor, block: int = 512) -> Tensor:

@@ -13,10 +13,12 @@ from types import ModuleType
 
 from torch import Tensor
 
-__all__ = ["loops_for"]
+__all__ = ["TILE", "loops_for"]
 
 MOST_CLIENTS = 128
 """The largest sorting network that is generated: compiling one takes time that grows faster than N."""
+TILE = 4
+"""A Gram tile is TILE×TILE pairs of rows: its accumulators and operands fit the vector registers."""
 LEAST_COLUMNS = 16
 """Below one vector register of columns there is nothing to gain."""
 

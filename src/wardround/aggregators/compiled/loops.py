@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
-from wardround.aggregators.compiled import vector_code
+from wardround.aggregators.compiled import TILE, vector_code
 
 __all__ = [
     "BLOCK",
     "SCRATCH_COLUMNS",
-    "TILE",
     "add_gram",
     "add_pair_distances",
+    "add_projections",
     "add_row_dots",
     "add_squared_norms",
     "middle_kernel",
@@ -33,7 +33,6 @@ BLOCK = 1024
 SCRATCH_COLUMNS = BLOCK + 16
 """A block's columns and a register of zeros, so that equal columns of the rows fall into different cache sets."""
 
-TILE = vector_code.TILE
 # Inside compiled code an intrinsic takes one argument less than its definition, the typing context.
 mean_of_middle: Any = vector_code.mean_of_middle
 mean_of_nearest: Any = vector_code.mean_of_nearest
@@ -134,24 +133,22 @@ def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
             i += 1
 
 
-def _add_row_dots(matrix: Any, centre: Any, vector: Any, totals: Any, start: int, stop: int) -> None:
-    """totals[i] += ⟨matrix[i] − centre, vector⟩ in float64; an empty centre stands for zero."""
+def _add_row_dots(matrix: Any, vector: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[i] += ⟨matrix[i], vector⟩ in float64."""
     n = matrix.shape[0]
-    v, o = np.empty(BLOCK), np.zeros(BLOCK)
+    v = np.empty(BLOCK)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         v[: b - a] = vector[a:b]
-        if centre.shape[0] > 0:
-            o[: b - a] = centre[a:b]
         i = 0
         while i + 4 <= n:
             r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
             t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
             for c in range(b - a):
-                t0 += (np.float64(r0[c]) - o[c]) * v[c]
-                t1 += (np.float64(r1[c]) - o[c]) * v[c]
-                t2 += (np.float64(r2[c]) - o[c]) * v[c]
-                t3 += (np.float64(r3[c]) - o[c]) * v[c]
+                t0 += np.float64(r0[c]) * v[c]
+                t1 += np.float64(r1[c]) * v[c]
+                t2 += np.float64(r2[c]) * v[c]
+                t3 += np.float64(r3[c]) * v[c]
             totals[i] += t0
             totals[i + 1] += t1
             totals[i + 2] += t2
@@ -161,9 +158,29 @@ def _add_row_dots(matrix: Any, centre: Any, vector: Any, totals: Any, start: int
             r0 = matrix[i, a:b]
             t0 = 0.0
             for c in range(b - a):
-                t0 += (np.float64(r0[c]) - o[c]) * v[c]
+                t0 += np.float64(r0[c]) * v[c]
             totals[i] += t0
             i += 1
+
+
+def _add_projections(matrix: Any, centre: Any, anchor: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[i] += ⟨matrix[i] − centre, anchor + centre⟩ and, in the last place, ‖anchor + centre‖²."""
+    n = matrix.shape[0]
+    base, origin = np.empty(BLOCK), np.empty(BLOCK)
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        squared = 0.0
+        for c in range(b - a):
+            origin[c] = centre[a + c]
+            base[c] = np.float64(anchor[a + c]) + origin[c]
+            squared += base[c] * base[c]
+        totals[n] += squared
+        for i in range(n):
+            row = matrix[i, a:b]
+            total = 0.0
+            for c in range(b - a):
+                total += (np.float64(row[c]) - origin[c]) * base[c]
+            totals[i] += total
 
 
 def _add_gram(matrix: Any, centre: Any, rows: Any, gram: Any, start: int, stop: int) -> None:
@@ -203,5 +220,6 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
 sum_rows = _compiled(_sum_rows)
 add_squared_norms = _compiled(_add_squared_norms, reorder=True)
 add_row_dots = _compiled(_add_row_dots, reorder=True)
+add_projections = _compiled(_add_projections, reorder=True)
 add_gram = _compiled(_add_gram)
 add_pair_distances = _compiled(_add_pair_distances, reorder=True)

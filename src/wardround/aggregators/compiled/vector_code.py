@@ -14,13 +14,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from wardround.aggregators.compiled import TILE
 from wardround.aggregators.networks import pruned, sorting_network
 
-__all__ = ["TILE", "add_tile_products", "mean_of_middle", "mean_of_nearest"]
+__all__ = ["add_tile_products", "mean_of_middle", "mean_of_nearest"]
 
 REGISTER_BYTES = 64
-TILE = 4
-"""A Gram tile is TILE×TILE pairs of rows: its accumulators and operands fit the vector registers."""
 
 INDEX, LANE = ir.IntType(64), ir.IntType(32)
 DOUBLE = ir.DoubleType()
