@@ -25,7 +25,9 @@ from wardround.attacks.base import Defence, LocalData
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.datasets.partition import Assignment
+from wardround.errors import ConfigError
 from wardround.federation.evaluation import evaluate, predict
+from wardround.federation.server import Server
 from wardround.randomness import numpy_generator, seed_for
 from wardround.training.base import ClientData, ClientTask, Objective, Trainer, TrainingParams, learning_rate
 from wardround.updates import Aggregation, Layout, Updates
@@ -107,6 +109,7 @@ class Federation:
         }
         self.poisoned: dict[str, ClientData] = {}
         self.validation_rows, self.root = self._hold_back_root()
+        self.server = self._own_side()
 
     def _hold_back_root(self) -> tuple[Tensor, ClientData | None]:
         """The trusted samples come from validation, never from test or a client, and are not validated on."""
@@ -117,6 +120,26 @@ class Federation:
         root = order[: self.schedule.root_samples].sort().values
         rest = order[self.schedule.root_samples :].sort().values
         return rest, ClientData(split.inputs, root, split.targets[root])
+
+    def _own_side(self) -> Server | None:
+        """The server's own tools, for a rule that asks for them."""
+        if not self.rule.needs_server:
+            return None
+        if self.root is None:
+            raise ConfigError(f"{self.rule.name} practises on root data, but does not ask for any")
+        policy = self.rule.client_policy
+        return Server(
+            self.dataset,
+            self.root,
+            self.validation_rows,
+            self.model,
+            self.trainer,
+            self.training,
+            self.schedule.rounds,
+            self.schedule.seed,
+            self.training.prox_mu if policy.prox_mu is None else policy.prox_mu,
+            policy.local_batch_norm,
+        )
 
     def step(self, round: int) -> RoundResult:
         """One round: the model moves on by one aggregated update."""
@@ -137,7 +160,7 @@ class Federation:
             )
         updates = self._updates(matrix, chosen, metrics)
         with _timed(seconds, "aggregate"):
-            result = self.rule.aggregate(updates, round, self.weights, root_update)
+            result = self._aggregate(self.rule, updates, round, root_update)
         if round <= 5:
             with _timed(seconds, "plain_mean"):  # the yardstick of the rule's overhead
                 weighted_sum(updates.matrix, sample_weights(updates, None))
@@ -157,6 +180,12 @@ class Federation:
         told.memory_mb = _peak_memory_mb()
         return told
 
+    def _aggregate(
+        self, rule: Aggregator, updates: Updates, round: int, root_update: Tensor | None
+    ) -> Aggregation:
+        server = None if self.server is None else self.server.at(self.weights)
+        return rule.aggregate(updates, round, self.weights, root_update, server)
+
     def _updates(self, matrix: Tensor, chosen: tuple[str, ...], metrics: dict[str, Tensor]) -> Updates:
         return Updates(matrix, chosen, [len(self.data[c]) for c in chosen], metrics, self.layout)
 
@@ -172,7 +201,7 @@ class Federation:
             rows = matrix.clone()
             rows[byzantine] = crafted.to(rows.dtype)
             rule = copy.deepcopy(self.rule)  # asking must not teach the real rule anything
-            return rule.aggregate(self._updates(rows, chosen, {"loss": loss}), round, self.weights, root)
+            return self._aggregate(rule, self._updates(rows, chosen, {"loss": loss}), round, root)
 
         return answer
 

@@ -1,0 +1,259 @@
+"""The server's own side of a run: trusted samples to train on, samples to judge by, attacks to practise on.
+
+It is built from the dataset's validation split and never handed the campaign: it cannot know who is
+Byzantine in the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wardround import attacks
+from wardround.attacks.base import Attack, LocalData
+from wardround.attacks.campaign import Campaign
+from wardround.datasets.base import Dataset, Task
+from wardround.errors import ConfigError
+from wardround.randomness import numpy_generator, seed_for
+from wardround.training.base import ClientData, ClientTask, Trainer, TrainingParams, learning_rate
+from wardround.training.dense import DenseStack, NotDense
+from wardround.updates import Layout
+
+__all__ = ["PLANTED", "Server", "area_under_curve", "batched_logits"]
+
+PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "scaling": ("scaling", {}),
+    "partial-scaling": ("partial-scaling", {}),
+    "sign-flip": ("sign-flip", {"scale": 1.0}),
+    "additive-noise": ("additive-noise", {}),
+    "label-flip": ("label-flip", {}),
+    "noise": ("noise", {}),
+    "alie": ("alie", {}),
+    "ipm": ("ipm", {}),
+}
+"""What the server practises on: the FedBNP document's five attacks, and three that hide better."""
+VALUE_SAMPLES = 256
+"""Validation samples that a candidate model is judged by."""
+VALUE_BATCH = 32
+"""Samples that go through a convolutional network at once."""
+CASE_MIXES = (0.1, 0.3, 1.0, 10.0)
+"""Concentrations of the made-up hospitals' case mixes, from nearly one class each to nearly alike."""
+LARGEST = 4.0
+"""Made-up hospitals have between 1/4 and 4 times as many samples as the root set."""
+MOST_BYZANTINE = 0.3
+"""Share of the made-up hospitals that attack, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """A `ServerSide` (see `aggregators.base`) made of a run's parts."""
+
+    dataset: Dataset
+    root: ClientData
+    validation_rows: Tensor
+    model: nn.Module
+    trainer: Trainer
+    training: TrainingParams
+    rounds: int
+    seed: int
+    prox_mu: float = 0.0
+    local_batch_norm: bool = False
+    weights: Tensor | None = None
+    """The global weights of the round."""
+
+    def __post_init__(self) -> None:
+        if not len(self.validation_rows):
+            raise ConfigError(
+                f"the root set takes all {len(self.root)} validation samples; the rule needs some to judge "
+                "candidate models by: lower root.samples"
+            )
+
+    def at(self, weights: Tensor) -> Server:
+        """The server in a round that starts from these global weights."""
+        now = replace(self, weights=weights)
+        for prepared in ("layout", "judges", "network", "stack"):  # what does not depend on the round is kept
+            now.__dict__[prepared] = getattr(self, prepared)
+        return now
+
+    @property
+    def attacks(self) -> Sequence[str]:
+        """What can be planted."""
+        return tuple(name for name in PLANTED if self._possible(name))
+
+    def _possible(self, name: str) -> bool:
+        # A flip needs another class to flip to.
+        return name != "label-flip" or len(self.dataset.class_names) > 1
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.model)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """A copy to put candidate weights into."""
+        network = copy.deepcopy(self.model).eval()
+        if self.local_batch_norm:
+            # BatchNorm stays with the clients, so the global model has none that was trained. Normalise by the
+            # validation samples themselves: they are this server's own population.
+            for layer in network.modules():
+                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                    layer.momentum = 0.0
+                    layer.train()
+        return network
+
+    @cached_property
+    def stack(self) -> DenseStack | None:
+        try:
+            return DenseStack.of(self.model)
+        except NotDense:
+            return None
+
+    @cached_property
+    def judges(self) -> tuple[Tensor, Tensor]:
+        """Model input and targets of the validation samples that candidate models are judged by."""
+        order = numpy_generator(self.seed, "value").permutation(len(self.validation_rows))[:VALUE_SAMPLES]
+        rows = self.validation_rows[torch.from_numpy(np.sort(order))]
+        split = self.dataset.validation
+        return self.dataset.prepare(split.inputs[rows]), split.targets[rows]
+
+    def value(self, weights: Tensor) -> Tensor:
+        """K × D global weights → K metrics: AUROC (accuracy of a multi-class task); 0 for a broken model."""
+        inputs, targets = self.judges
+        with torch.no_grad():
+            if self.stack is not None:
+                logits = batched_logits(self.stack, weights.to(self.stack.dtype), inputs)
+            else:
+                logits = torch.stack([self._logits(candidate, inputs) for candidate in weights])
+        return self._metric(logits, targets)
+
+    def _logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        tensors = self.network.state_dict()
+        for name, value in self.layout.unflatten(weights).items():
+            tensors[name].copy_(value)
+        return torch.cat([self.network(batch) for batch in inputs.split(VALUE_BATCH)])
+
+    def _metric(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.dataset.task is Task.MULTICLASS:
+            right = (logits.argmax(2) == targets).double().mean(1)
+            return torch.where(torch.isfinite(logits).all(2).all(1), right, 0.0)
+        areas = []
+        for c, column in enumerate(targets.view(len(targets), -1).double().unbind(1)):
+            known = ~column.isnan()
+            positive = column[known] > 0
+            if bool(positive.any()) and not bool(positive.all()):
+                areas.append(area_under_curve(logits[:, known, c], positive))
+        if not areas:  # one class only: there is no ranking to measure
+            return ((logits > 0) == (targets.view(len(targets), -1) > 0)).double().mean((1, 2))
+        return torch.stack(areas).mean(0)
+
+    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+        """Honest training on resamples of the root data by made-up hospitals (see `ServerSide`)."""
+        return self._train([self._task(round, group, draw, row) for row in range(count)], round)
+
+    def plant(
+        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """An attack by some of the made-up hospitals (see `ServerSide`)."""
+        name, params = PLANTED[attack]
+        member = attacks.create(name, **params)
+        byzantine = self._byzantine(round, group, len(honest))
+        rows = byzantine.nonzero().flatten().tolist()
+        if member.poisons_data:
+            tasks = [self._poisoned(self._task(round, group, draw, row + 1), member) for row in rows]
+            return byzantine, self._train(tasks, round)
+        clients = [f"made-up-{row}" for row in range(len(honest))]
+        campaign = Campaign(
+            member, [clients[row] for row in rows], seed=seed_for(self.seed, "plant", attack, group, draw)
+        )
+        saved = honest[byzantine]
+        campaign.strike(honest, clients, {}, round, self.weights, None, len(clients), in_place=True)
+        crafted = honest[byzantine]
+        honest[byzantine] = saved
+        return byzantine, crafted
+
+    def _byzantine(self, round: int, group: int, hospitals: int) -> Tensor:
+        rng = numpy_generator(self.seed, "made-up", "byzantine", round, group)
+        count = int(rng.integers(1, max(1, math.floor(MOST_BYZANTINE * hospitals)) + 1))
+        mask = torch.zeros(hospitals, dtype=torch.bool)
+        mask[torch.from_numpy(rng.permutation(hospitals)[:count])] = True
+        return mask
+
+    def _train(self, tasks: list[ClientTask], round: int) -> Tensor:
+        assert self.weights is not None, "Server.at(weights) comes first"
+        lr = learning_rate(self.training, round, self.rounds)
+        matrix = self.trainer.train(self.weights, tasks, lr, self.prox_mu).matrix
+        if self.local_batch_norm:
+            matrix[:, self.layout.batch_norm_mask] = 0
+        return matrix
+
+    def _task(self, round: int, group: int, draw: int, row: int) -> ClientTask:
+        """A made-up hospital's work: row 0 learns from one half of the root set, the others from the other."""
+        n = len(self.root)
+        order = numpy_generator(self.seed, "made-up", "halves", round, group).permutation(n)
+        mine = order if n < 4 else order[: n // 2] if row == 0 else order[n // 2 :]
+        who = numpy_generator(self.seed, "made-up", "hospital", round, group, row)
+        size, chances = n, np.full(len(mine), 1 / len(mine))
+        if row > 0:
+            concentration = numpy_generator(self.seed, "made-up", "mix", round, group).choice(CASE_MIXES)
+            size = max(2, int(n * LARGEST ** who.uniform(-1, 1)))
+            chances = self._case_mix(mine, float(concentration), who)
+        seed = seed_for(self.seed, "made-up", "resample", round, group, draw, row)
+        drawn = torch.from_numpy(np.random.default_rng(seed).choice(mine, size, p=chances))
+        data = ClientData(self.root.inputs, self.root.rows[drawn], self.root.targets[drawn])
+        return ClientTask(f"made-up-{group}-{row}", data, seed)
+
+    def _case_mix(self, mine: np.ndarray, concentration: float, rng: np.random.Generator) -> np.ndarray:
+        """Chances of the samples to be drawn: each class has its own factor, as in a Dirichlet partition."""
+        targets = self.root.targets[torch.from_numpy(mine)].numpy()
+        if targets.ndim > 1:  # several findings a sample: no classes to mix
+            return np.full(len(mine), 1 / len(mine))
+        factors = rng.gamma(concentration, size=len(self.dataset.class_names)) + 1e-3
+        chances = factors[targets]
+        return chances / chances.sum()
+
+    def _poisoned(self, task: ClientTask, member: Attack) -> ClientTask:
+        data = task.data
+        own = LocalData(
+            data.inputs[data.rows],
+            data.targets,
+            len(self.dataset.class_names),
+            self.dataset.task is Task.MULTILABEL,
+        )
+        lie = member.poison(own, torch.Generator().manual_seed(task.seed))
+        return replace(task, data=replace(data, targets=lie.targets))
+
+
+def batched_logits(stack: DenseStack, weights: Tensor, inputs: Tensor) -> Tensor:
+    """K × D weights of one dense network, n samples → K × n × outputs logits, all models in one go.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
+    >>> batched_logits(DenseStack.of(net), torch.eye(2), torch.tensor([[3.0, 4.0]])).flatten()
+    tensor([3., 4.])
+    """
+    hidden = inputs.flatten(1).to(weights.dtype)[None]
+    for stage in stack.stages:
+        weight = weights[:, stage.weight].view(-1, stage.outputs, stage.inputs)
+        hidden = hidden @ weight.mT
+        if stage.bias is not None:
+            hidden = hidden + weights[:, None, stage.bias]
+        if stage.relu:
+            hidden = hidden.relu()
+    return hidden
+
+
+def area_under_curve(scores: Tensor, positive: Tensor) -> Tensor:
+    """AUROC of K × n scores for n labels; a score that is not a number is below all others.
+
+    >>> area_under_curve(torch.tensor([[0.1, 0.9, 0.5], [0.5, 0.5, 0.5]]), torch.tensor([False, True, True]))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    high, low = scores[:, positive, None], scores[:, None, ~positive]
+    return ((high > low).double() + 0.5 * (high == low).double()).mean((1, 2))
