@@ -1,0 +1,124 @@
+"""Presets: every one expands, and the protocols are in them to the letter. No dataset is needed for that."""
+
+from collections import Counter
+
+import pytest
+
+from wardround.errors import ConfigError
+from wardround.experiments import expand, presets
+
+EXPECTED = {
+    "caac-core", "caac-core-mimic3", "caac-core-isic2019",
+    "caac-extended", "caac-extended-mimic3", "caac-extended-isic2019", "caac-extended-chestxray8",
+    "caac-ablation", "caac-ablation-mimic3", "caac-ablation-isic2019", "caac-drift",
+    "dos-chexpert", "dos-icu", "dos-ham10000", "dos-proportion", "dos-clients",
+    "fedbnp-alzheimer", "fedbnp-mnist", "fedbnp-cifar10", "fedmed-icu", "fedmed-smoking", "demo",
+}  # fmt: skip
+
+
+def configs(name):
+    values, where = presets.matrix_from(name)
+    return expand(values, where)
+
+
+def key(config):
+    return config.aggregator["name"], config.partition.get("alpha"), config.attack["name"]
+
+
+def test_they_are_all_there():
+    assert set(presets.available()) >= EXPECTED
+
+
+@pytest.mark.parametrize("name", sorted(presets.available()))
+def test_every_preset_expands_and_says_what_it_is(name):
+    found = configs(name)
+    assert len({config.run_name for config in found}) == len(found) > 0
+    assert len(presets.available()[name]) > 20
+    for config in found:
+        window = config.window()
+        assert (window.fraction > 0) == (config.attack["name"] != "none")
+
+
+@pytest.mark.parametrize("name", ["caac-core", "caac-core-mimic3", "caac-core-isic2019"])
+def test_the_core_matrix_is_the_protocols(name):
+    found = configs(name)
+    assert len(found) == 57
+    expected = Counter()
+    for method in ("fedavg", "krum", "fltrust", "caac"):
+        for alpha in (1.0, 0.1):
+            expected[method, alpha, "none"] = 3
+        for attack in ("sign-flip", "alie"):
+            expected[method, 0.1, attack] = 3
+    for method in ("fedavg", "fltrust", "caac"):
+        expected[method, 0.1, "slow-drift"] = 3
+    assert Counter(map(key, found)) == expected
+    for config in found:
+        assert config.rounds == 100
+        assert (config.partition["clients"], config.partition["sizes"]) == (20, "power-law")
+        assert config.training.model_dump(include={"optimizer", "lr", "batch_size"}) == {
+            "optimizer": "adam", "lr": 0.001, "batch_size": 32,
+        }  # fmt: skip
+        assert config.participation == 1.0
+        if config.attack["name"] != "none":
+            assert (config.window().fraction, config.window().start, config.window().end) == (0.2, 15, None)
+
+
+def test_the_ablation_has_every_part_clean_and_attacked_and_shares_runs_with_the_core():
+    found = configs("caac-ablation")
+    methods = ("caac-mag", "caac-dir", "caac-temp", "caac-mag+dir", "caac")
+    assert Counter(map(key, found)) == {
+        (method, 0.1, attack): 3 for method in methods for attack in ("none", "sign-flip", "alie")
+    }
+    core = {config.run_name for config in configs("caac-core")}
+    assert len(core & {config.run_name for config in found}) == 9, "the full rule's runs are the core's"
+
+
+def test_the_extended_matrix():
+    found = configs("caac-extended-chestxray8")
+    assert {config.aggregator["name"] for config in found} == {
+        "fedavg", "krum", "fltrust", "caac", "median", "trimmed-mean", "rfa", "lasa",
+    }  # fmt: skip
+    assert {config.partition["clients"] for config in found} == {20, 50}
+    assert "profile-aware" in {config.attack["name"] for config in found}
+    assert {config.seed for config in found} == set(range(5))
+
+
+def test_dos_scenarios_are_the_papers():
+    found = configs("dos-chexpert")
+    assert {config.partition["clients"] for config in found} == {10}
+    assert {config.partition["name"] for config in found} == {"iid"}
+    assert {(c.attack["name"], c.window().fraction) for c in found} == {
+        ("none", 0.0), ("label-flip", 0.1), ("mix", 0.4), ("noise", 0.4), ("crafted", 0.4),
+    }  # fmt: skip
+    assert {config.window().fraction for config in configs("dos-proportion")} == {
+        0,
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.6,
+    }
+    assert {config.partition["clients"] for config in configs("dos-clients")} == {5, 10, 20, 40}
+    assert {config.rounds for config in configs("dos-ham10000")} == {250}
+
+
+def test_fedbnp_is_the_documents():
+    found = configs("fedbnp-mnist")
+    assert {config.seed for config in found} == {42, 123, 456, 789, 1000}
+    assert {config.partition.get("alpha") for config in found} == {0.1, 0.5, 1.0, None}
+    assert {config.window().fraction for config in found} == {0.0, 0.3}
+    assert {config.training.schedule for config in found} == {"cosine"}
+    assert {config.training.epochs for config in found} == {5}
+
+
+def test_fedmed_crosses_liars_and_clipping():
+    found = configs("fedmed-icu")
+    assert {config.aggregator["clip"] for config in found} == {"none", "percentile", "mad"}
+    liars = {(c.window().fraction, c.attack.get("collude")) for c in found}
+    assert {(0.0, None), (0.05, False), (0.4, False), (0.4, True)} <= liars
+
+
+def test_an_unknown_preset_is_told_the_known_ones():
+    with pytest.raises(ConfigError, match="did you mean 'caac-core'"):
+        presets.matrix_from("caac-cor")
