@@ -97,12 +97,21 @@ class Caac(Aggregator):
         self.profiles = torch.empty(0, 5, dtype=torch.float64)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
+        result = self.judge(updates, updates.norms, self._cosines(updates))
+        result.delta = weighted_sum(updates.matrix, self.coefficients(result))
+        self.remember(result.delta)
+        return result
+
+    def judge(self, updates: Updates, norms: Tensor, cosines: Tensor) -> Aggregation:
+        """Profiles, anomalies, clip scales and weights from norms and cosines alone; `delta` is left empty.
+
+        Only ids and sample counts of `updates` are looked at: where rows are encrypted, norms and cosines come
+        from elsewhere. The sum of the rows by `coefficients` is then handed to `remember`.
+        """
         p, eps = self.params, self.params.epsilon
         self.rounds += 1
-        norms = updates.norms
         median = _median(norms)
         rows = self._rows_of(updates.clients, norms, median)
-        cosines = self._cosines(updates)
 
         old = self.profiles[rows]
         mu, sigma, rho = old[:, MU], old[:, SIGMA], old[:, RHO]
@@ -132,8 +141,6 @@ class Caac(Aggregator):
             weights = new[:, RELIABILITY] * torch.exp(-p.beta_w * anomaly)
             weights = weights / (weights.sum() + eps)
         self.profiles[rows] = new
-        delta = weighted_sum(updates.matrix, weights * scale)
-        self.last = delta.clone()
         if self.bootstrapping:
             self._maybe_end_bootstrap()
         columns = {
@@ -147,7 +154,17 @@ class Caac(Aggregator):
             "clip_scale": scale,
             "reliability": new[:, RELIABILITY],
         }
-        return Aggregation(delta, weights=weights, scores=anomaly, flags=flags, columns=columns)
+        return Aggregation(torch.empty(0), weights=weights, scores=anomaly, flags=flags, columns=columns)
+
+    @staticmethod
+    def coefficients(judged: Aggregation) -> Tensor:
+        """What each row counts in the sum: its weight times its clip scale."""
+        assert judged.weights is not None
+        return judged.weights * judged.columns["clip_scale"]
+
+    def remember(self, delta: Tensor) -> None:
+        """The aggregate that the next round's cosines are measured against."""
+        self.last = delta.clone()
 
     def _rows_of(self, clients: Any, norms: Tensor, median: Tensor) -> Tensor:
         """Each client's line in the table of profiles; newcomers get one that fits this round."""
