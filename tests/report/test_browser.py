@@ -1,0 +1,64 @@
+"""The page in a real browser: no error, every figure drawn, folded ones when they are opened, light and dark."""
+
+import shutil
+
+import pytest
+
+from wardround.report.page import write_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_opens_without_an_error_and_draws_its_figures(runs, browser, tmp_path, scheme):
+    path = write_page(runs, tmp_path / "page.html", "in a browser")
+    page = browser.new_page(color_scheme=scheme, offline=True)
+    wrong = []
+    page.on(
+        "console",
+        lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_function("document.querySelector('#auroc-0 .main-svg')")
+    open_figures = "[...document.querySelectorAll('.plot')].filter((plot) => !plot.closest('details'))"
+    assert page.evaluate(f"{open_figures}.every((plot) => plot.querySelector('.main-svg'))")
+    assert page.evaluate("document.querySelector('#weights-0 .main-svg') === null"), "folded: not drawn yet"
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.plot')].every((p) => p.querySelector('.main-svg'))"
+    )
+    assert page.evaluate("document.querySelectorAll('#loss-0 .heatmaplayer image').length") == 1
+    assert page.evaluate("document.querySelectorAll('#seeds-0 .boxlayer .box').length") > 0
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    plot = page.evaluate("document.querySelector('#auroc-0 .main-svg').style.background")
+    assert plot.replace(" ", "") == background.replace(" ", ""), "figures wear the colours of the page"
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
+    assert wrong == []
+
+
+def test_pressing_a_heading_sorts(runs, browser, tmp_path):
+    page = browser.new_page()
+    page.goto(write_page(runs, tmp_path / "page.html", "sorted").as_uri())
+    column = "[...document.querySelector('table').tBodies[0].rows].map((row) => Number(row.cells[3].dataset.value))"
+    page.click("table th:nth-child(4) button")
+    rising = page.evaluate(column)
+    assert rising == sorted(rising)
+    page.click("table th:nth-child(4) button")
+    assert page.evaluate(column) == sorted(rising, reverse=True)
