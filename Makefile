@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test check lint bench browser clean
 
 demo: .venv/.core
 	$(BIN)/wardround demo
 
-test: .venv/.dev
+test: .venv/.dev browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.dev  ## the fast subset, for every day
@@ -21,6 +21,12 @@ lint: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/run.py
+
+# The page is tested in a real browser. Where none can be installed, those tests skip and say so.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+		echo "no Chromium: install it (Debian: apt-get install chromium) to run the browser tests"
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -35,5 +41,5 @@ clean:
 	@touch $@
 
 .venv/.dev: .venv/.core
-	$(LOCKED) --editable ".[fast,imaging,ray,dev]"
+	$(LOCKED) --editable ".[fast,figures,flower,imaging,privacy,ray,tracking,dev]"
 	@touch $@
