@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,8 @@ from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.updates import Aggregation, Updates
 
 MU, SIGMA, RHO, RELIABILITY, SEEN = range(5)
+Blur = Callable[[Tensor, Tensor, int, tuple[str, ...]], tuple[Tensor, Tensor]]
+"""Noise on (norms, cosines) of a round's clients, for profiles that must not tell too much."""
 
 
 @register("caac")
@@ -94,10 +97,14 @@ class Caac(Aggregator):
         self.bootstrap_clip: float | None = p.bootstrap_clip
         self.last: Tensor | None = None
         self.index: dict[str, int] = {}
+        self.blur: Blur | None = None
         self.profiles = torch.empty(0, 5, dtype=torch.float64)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        result = self.judge(updates, updates.norms, self._cosines(updates))
+        norms, cosines = updates.norms, self._cosines(updates)
+        if self.blur is not None:
+            norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
+        result = self.judge(updates, norms, cosines)
         result.delta = weighted_sum(updates.matrix, self.coefficients(result))
         self.remember(result.delta)
         return result

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -15,6 +15,7 @@ from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import partition
 from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments import scenarios
+from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
 from wardround.training import TrainingParams
 from wardround.training.engines import Device, Engine
@@ -41,12 +42,6 @@ class AttackWindow(Parameters):
         if self.clients is not None and self.fraction:
             raise ValueError("give fraction or clients, not both")
         return self
-
-
-class PrivacyParams(Parameters):
-    """How updates are protected on their way."""
-
-    mode: Literal["plaintext"] = "plaintext"
 
 
 class Root(Parameters):
@@ -118,6 +113,13 @@ class RunConfig(Parameters):
     def _member(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         assert info.field_name is not None
         return _checked(info.field_name, values)
+
+    @model_validator(mode="after")
+    def _rule_can_work_in_this_mode(self) -> RunConfig:
+        problem = self.privacy.why_not(self.aggregator["name"])
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     def section(self, name: str) -> tuple[str, dict[str, Any]]:
         """A member section as (name, parameters)."""

@@ -18,6 +18,7 @@ from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.privacy.refusals import BudgetSpent
 from wardround.training.engines import make_trainer
 
 __all__ = ["build", "run"]
@@ -65,6 +66,7 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
             config.root.samples,
             config.seed,
         ),
+        config.privacy,
     )
 
 
@@ -115,6 +117,8 @@ def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen:
     except KeyboardInterrupt:
         status, reason = "stopped", "interrupted"
         raise
+    except BudgetSpent as spent:
+        status, reason = "stopped", str(spent)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise
@@ -136,6 +140,7 @@ def record(federation: Federation) -> dict[str, Any]:
         "model_parameters": federation.layout.size,
         "aggregator": federation.rule.resolved(federation.per_round),
         "attack": campaign.record(),
+        **({"privacy": protection} if (protection := federation.protection.record()) else {}),
         "task": federation.dataset.task.value,
         "class_names": list(federation.dataset.class_names),
         "clients": {
@@ -160,5 +165,10 @@ def _round_line(result: RoundResult) -> dict[str, Any]:
         "validation": result.validation,
         "memory_mb": result.memory_mb,
     }
-    optional = {"skipped": result.skipped, "dropped": result.dropped, "per_client": result.per_client}
+    optional = {
+        "skipped": result.skipped,
+        "dropped": result.dropped,
+        "per_client": result.per_client,
+        "privacy": result.privacy,
+    }
     return line | {key: value for key, value in optional.items() if value}

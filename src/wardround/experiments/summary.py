@@ -34,6 +34,7 @@ def summarize(rounds: Lines, clients: Lines) -> dict[str, Any]:
         "skipped_rounds": sum(1 for line in rounds if line.get("skipped")),
         "dropped_updates": sum(1 for line in clients if line.get("dropped")),
         "overhead": _overhead(rounds),
+        **({"privacy": rounds[-1]["privacy"]} if rounds and rounds[-1].get("privacy") else {}),
     }
 
 

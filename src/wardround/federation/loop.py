@@ -27,7 +27,9 @@ from wardround.datasets.base import Dataset, Split, Task
 from wardround.datasets.partition import Assignment
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import evaluate, predict
+from wardround.federation.protection import Protection
 from wardround.federation.server import Server
+from wardround.privacy.params import PrivacyParams
 from wardround.randomness import numpy_generator, seed_for
 from wardround.training.base import ClientData, ClientTask, Objective, Trainer, TrainingParams, learning_rate
 from wardround.updates import Aggregation, Layout, Updates
@@ -73,6 +75,8 @@ class RoundResult:
     round where BatchNorm stays local."""
     skipped: str | None = None
     dropped: dict[str, str] = field(default_factory=dict)
+    privacy: dict[str, float] | None = None
+    """What the run has spent so far, where it has differential privacy."""
     memory_mb: float = 0.0
     """Peak resident memory of the process so far."""
 
@@ -90,6 +94,7 @@ class Federation:
         trainer: Trainer,
         training: TrainingParams,
         schedule: Schedule,
+        privacy: PrivacyParams | None = None,
     ) -> None:
         self.dataset, self.assignment, self.model = dataset, assignment, model
         self.rule, self.campaign, self.trainer = rule, campaign, trainer
@@ -110,6 +115,10 @@ class Federation:
         self.poisoned: dict[str, ClientData] = {}
         self.validation_rows, self.root = self._hold_back_root()
         self.server = self._own_side()
+        self.protection = Protection(
+            privacy or PrivacyParams(), rule, self.clients, self.layout.size, schedule.seed
+        )
+        self.protection.check_cohort(self.per_round)
 
     def _hold_back_root(self) -> tuple[Tensor, ClientData | None]:
         """The trusted samples come from validation, never from test or a client, and are not validated on."""
@@ -145,8 +154,11 @@ class Federation:
         """One round: the model moves on by one aggregated update."""
         seconds: dict[str, float] = {}
         chosen = self._participants(round)
+        releases = self.protection.releases(chosen)
+        self.protection.before(round, releases)
         with _timed(seconds, "train"):
             matrix, loss, root_update = self._train(chosen, round)
+            matrix = self.protection.noise(matrix, chosen, round)
         with _timed(seconds, "attack"):
             matrix, metrics = self.campaign.strike(
                 matrix,
@@ -160,7 +172,9 @@ class Federation:
             )
         updates = self._updates(matrix, chosen, metrics)
         with _timed(seconds, "aggregate"):
-            result = self._aggregate(self.rule, updates, round, root_update)
+            result = self.protection.aggregate(
+                updates, round, lambda sent: self._aggregate(self.rule, sent, round, root_update)
+            )
         if round <= 5:
             with _timed(seconds, "plain_mean"):  # the yardstick of the rule's overhead
                 weighted_sum(updates.matrix, sample_weights(updates, None))
@@ -173,6 +187,7 @@ class Federation:
             self._client_lines(updates, result, round),
             skipped=result.skipped,
             dropped=result.dropped,
+            privacy=self.protection.after(chosen, releases),
         )
         with _timed(seconds, "evaluate"):
             if self.schedule.evaluates(round):
@@ -342,6 +357,7 @@ class Federation:
             "local_batch_norm": dict(self.local_batch_norm),
             "rule": self.rule.state_dict(),
             "attack": self.campaign.state_dict(),
+            "privacy": self.protection.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -350,6 +366,7 @@ class Federation:
         self.local_batch_norm = dict(state["local_batch_norm"])
         self.rule.load_state_dict(state["rule"])
         self.campaign.load_state_dict(state["attack"])
+        self.protection.load_state_dict(state.get("privacy", {}))
 
 
 @contextmanager

@@ -1,0 +1,272 @@
+"""What stands between the clients' rows and the rule: noise, encryption, accounting.
+
+The loop hands over one round's updates and gets one round's result; how they were protected on the way is
+decided here. Rows are encrypted client by client as the clients would; the rule, which is the server's, is
+handed ids, sample counts, reported metrics and whatever scalars the steward opened, and never a row.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wardround.aggregators.base import Aggregator
+from wardround.aggregators.caac import Caac
+from wardround.errors import ConfigError
+from wardround.privacy.accounting import Ledger, Release
+from wardround.privacy.ciphers import PublicSide, new_secret, public_side
+from wardround.privacy.dp import ProfileNoise, clip_and_noise
+from wardround.privacy.pads import pad_for, tag_for
+from wardround.privacy.params import PrivacyParams
+from wardround.privacy.refusals import Refused, Unsealable
+from wardround.privacy.steward import Deposit, Steward, StewardHandle
+from wardround.updates import Aggregation, Updates, guard
+
+__all__ = ["Protection"]
+
+InTheClear = Callable[[Updates], Aggregation]
+
+
+class Protection:
+    """One run's privacy: built once, asked every round."""
+
+    def __init__(
+        self, params: PrivacyParams, rule: Aggregator, clients: tuple[str, ...], dimension: int, seed: int
+    ) -> None:
+        self.params, self.rule, self.seed = params, rule, seed
+        problem = params.why_not(rule.name)
+        if problem is not None:
+            raise ConfigError(problem)
+        dp = params.dp
+        self.ledger = None if dp is None else Ledger(dp.delta, dp.accountant, dp.budget)
+        self.profile_ledger = None
+        if params.profile_noise is not None:
+            self.profile_ledger = Ledger(params.profile_noise.delta)
+            if params.mode == "plaintext":
+                assert isinstance(rule, Caac)
+                rule.blur = partial(_blur, params.profile_noise.noise(), seed)
+        self.channel = None
+        if params.mode != "plaintext":
+            self.channel = _Channel(params, clients)
+            self.channel.public.check(dimension, len(clients))
+
+    def check_cohort(self, per_round: int) -> None:
+        """Raise before any work is done if no round could ever be opened."""
+        if self.channel is not None and per_round < self.params.min_cohort:
+            raise ConfigError(
+                f"privacy.mode {self.params.mode}: {per_round} clients a round, but the steward opens sums of "
+                f"at least min_cohort = {self.params.min_cohort}"
+            )
+
+    def before(self, round: int, releases: dict[str, Release]) -> None:
+        """Stop here if the round would overspend the budget."""
+        if self.ledger is not None:
+            self.ledger.check(releases, round)
+
+    def after(self, clients: tuple[str, ...], releases: dict[str, Release]) -> dict[str, float] | None:
+        """Book the round; what is told of it."""
+        told: dict[str, float] = {}
+        if self.ledger is not None:
+            self.ledger.spend(releases)
+            told |= {"epsilon": self.ledger.epsilon(), "delta": self.ledger.delta}
+        if self.profile_ledger is not None:
+            assert self.params.profile_noise is not None
+            once = (self.params.profile_noise.noise().multiplier, 1.0, 1)
+            self.profile_ledger.spend(dict.fromkeys(clients, once))
+            told |= {
+                "profile_epsilon": self.profile_ledger.epsilon(),
+                "profile_delta": self.profile_ledger.delta,
+            }
+        return told or None
+
+    def noise(self, matrix: Tensor, clients: tuple[str, ...], round: int) -> Tensor:
+        """Each client clips its update and adds its noise before anyone else sees it."""
+        dp = self.params.dp
+        if dp is None or dp.unit != "client":
+            return matrix
+        multiplier = dp.multiplier
+        return torch.stack(
+            [
+                clip_and_noise(row, dp.clip, multiplier, self.seed, round, client)
+                for row, client in zip(matrix, clients, strict=True)
+            ]
+        )
+
+    def releases(self, clients: tuple[str, ...]) -> dict[str, Release]:
+        """What a round of client-level noise releases of each client."""
+        dp = self.params.dp
+        return {} if dp is None or dp.unit != "client" else dict.fromkeys(clients, (dp.multiplier, 1.0, 1))
+
+    def aggregate(self, updates: Updates, round: int, in_the_clear: InTheClear) -> Aggregation:
+        """One round's result; `in_the_clear` is how the loop would ask the rule itself."""
+        if self.channel is None:
+            return in_the_clear(updates)
+        guarded = guard(updates)
+        kept, dropped = guarded.updates, dict(guarded.dropped)
+        unfit = {client: reason for client, reason in _unfit(self.channel.public, kept).items() if reason}
+        fit = [row for row, client in enumerate(kept.clients) if client not in unfit]
+        if unfit:
+            kept, dropped = kept.select(fit), dropped | unfit
+        if dropped:
+            self.rule.on_dropped(dropped)
+        if len(kept) < self.params.min_cohort:
+            result = _skipped(
+                kept,
+                updates.dimension,
+                f"{len(kept)} updates could be encrypted; the steward opens sums of {self.params.min_cohort}",
+            )
+        elif self.params.mode == "encrypted-fedmed":
+            result = self._weighed_by_reports(kept, round)
+        else:
+            result = self._weighed_by_scalars(kept, round)
+        result = result.spread(guarded.rows[fit], len(updates))
+        result.dropped = dropped
+        return result
+
+    def _weighed_by_reports(self, updates: Updates, round: int) -> Aggregation:
+        """The rule sees what clients report; clients pad and encrypt; the server sums; the steward opens."""
+        assert self.channel is not None
+        result = self.rule.aggregate(_without_rows(updates), round)
+        if result.skipped is not None:
+            result.delta = torch.zeros(updates.dimension)
+            return result
+        assert result.weights is not None
+        channel, public = self.channel, self.channel.public
+        coefficients = {
+            client: public.exact(weight)
+            for client, weight in zip(updates.clients, result.weights.tolist(), strict=True)
+        }
+        total = public.combine(
+            (channel.encrypt_padded(client, row, round), coefficients[client])
+            for client, row in zip(updates.clients, updates.matrix, strict=True)
+            if coefficients[client]
+        )
+        try:
+            opened = channel.steward.open_padded_sum(channel.session, round, coefficients, total)
+        except Refused as reason:
+            return _skipped(updates, updates.dimension, str(reason), result)
+        result.delta = torch.from_numpy(opened).to(updates.matrix.dtype)
+        return result
+
+    def _weighed_by_scalars(self, updates: Updates, round: int) -> Aggregation:
+        """The steward opens each deposit's norm and cosine, the rule judges, the steward opens the sum."""
+        assert self.channel is not None
+        assert isinstance(self.rule, Caac)
+        channel, rule = self.channel, self.rule
+        deposits = {
+            client: channel.deposit(client, row, round)
+            for client, row in zip(updates.clients, updates.matrix, strict=True)
+        }
+        try:
+            measured = channel.steward.measure(channel.session, round, deposits)
+        except Refused as reason:
+            return _skipped(updates, updates.dimension, str(reason))
+        scalars = [measured[client] for client in updates.clients]
+        norms = torch.tensor([pair.norm for pair in scalars], dtype=torch.float64)
+        cosines = [1.0 if pair.cosine is None else pair.cosine for pair in scalars]
+        result = rule.judge(_without_rows(updates), norms, torch.tensor(cosines, dtype=torch.float64))
+        coefficients = {
+            client: channel.public.exact(value)
+            for client, value in zip(updates.clients, rule.coefficients(result).tolist(), strict=True)
+        }
+        try:
+            opened = channel.steward.open_measured_sum(channel.session, round, coefficients)
+        except Refused as reason:
+            return _skipped(updates, updates.dimension, str(reason), result)
+        result.delta = torch.from_numpy(opened).to(updates.matrix.dtype)
+        rule.remember(result.delta)
+        return result
+
+    def record(self) -> dict[str, Any]:
+        """What is worth knowing beside the configuration."""
+        told: dict[str, Any] = {}
+        if self.params.dp is not None:
+            told["noise_multiplier"] = self.params.dp.multiplier
+        if self.channel is not None:
+            told["steward"] = "in this process"
+        return told
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later round depends on."""
+        return {
+            "ledger": None if self.ledger is None else self.ledger.state_dict(),
+            "profile_ledger": None if self.profile_ledger is None else self.profile_ledger.state_dict(),
+            "channel": None if self.channel is None else self.channel.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the round whose state this is."""
+        if self.ledger is not None:
+            self.ledger.load_state_dict(state["ledger"])
+        if self.profile_ledger is not None:
+            self.profile_ledger.load_state_dict(state["profile_ledger"])
+        if self.channel is not None:
+            self.channel.load_state_dict(state["channel"])
+
+
+class _Channel:
+    """The clients' keys, the server's public context and the way to the steward."""
+
+    def __init__(self, params: PrivacyParams, clients: tuple[str, ...]) -> None:
+        self.own: Steward | None = None
+        self.steward: StewardHandle
+        self.keys = {client: secrets.token_bytes(32) for client in clients}
+        noise = None if params.profile_noise is None else params.profile_noise.noise()
+        self.own = Steward(new_secret(params.cipher), self.keys, params.policy(), profile_noise=noise)
+        self.steward = self.own
+        name, content = self.steward.public_context()
+        self.public: PublicSide = public_side(name, content)
+        self.session = self.steward.begin()
+
+    def encrypt_padded(self, client: str, row: Tensor, round: int) -> bytes:
+        """A client's message where the server sums."""
+        return self.public.encrypt(row.double().numpy(), pad_for(self.keys[client], self.session, round))
+
+    def deposit(self, client: str, row: Tensor, round: int) -> Deposit:
+        """A client's message where the steward measures."""
+        ciphertext = self.public.encrypt(row.double().numpy(), None)
+        return Deposit(ciphertext, tag_for(self.keys[client], self.session, round, client, ciphertext))
+
+    def state_dict(self) -> dict[str, Any]:
+        """A steward in this process goes with it: only the sum that cosines are measured against stays."""
+        last = None if self.own is None else self.own.sessions[self.session].last_sum
+        return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.own is not None:
+            last = state["last_sum"]
+            self.own.sessions[self.session].last_sum = None if last is None else last.numpy()
+
+
+def _blur(
+    noise: ProfileNoise, seed: int, norms: Tensor, cosines: Tensor, round: int, clients: tuple[str, ...]
+) -> tuple[Tensor, Tensor]:
+    return noise.blur_all(norms, cosines, seed, round, clients)
+
+
+def _unfit(public: PublicSide, updates: Updates) -> dict[str, str]:
+    """Client → why its row cannot be encrypted."""
+    found = {}
+    for client, row in zip(updates.clients, updates.matrix, strict=True):
+        try:
+            public.fits(row.double().numpy())
+        except Unsealable as reason:
+            found[client] = str(reason)
+    return found
+
+
+def _without_rows(updates: Updates) -> Updates:
+    """What the server sees of encrypted updates: who, how many samples, which reports."""
+    return Updates(torch.zeros(len(updates), 1), updates.clients, updates.num_samples, dict(updates.metrics))
+
+
+def _skipped(updates: Updates, dimension: int, reason: str, judged: Aggregation | None = None) -> Aggregation:
+    """A round without a step; what the rule thought of the clients is kept for the record."""
+    result = judged or Aggregation(torch.empty(0), weights=torch.zeros(len(updates), dtype=torch.float64))
+    result.delta, result.skipped = torch.zeros(dimension), reason
+    return result

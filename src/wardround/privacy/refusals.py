@@ -1,0 +1,19 @@
+"""What this room raises on purpose, beside the errors that all rooms share."""
+
+from __future__ import annotations
+
+from wardround.errors import WardroundError
+
+__all__ = ["BudgetSpent", "Refused", "Unsealable"]
+
+
+class Refused(WardroundError):
+    """The steward will not open this."""
+
+
+class BudgetSpent(WardroundError):
+    """One more round would spend more privacy than the run may."""
+
+
+class Unsealable(WardroundError):
+    """A vector that a cipher cannot hold: not finite, or too large."""
