@@ -5,6 +5,7 @@ product: as fast as the memory can be read), measured beside it in the same run.
 of their own under `.bench/`, made on first use.
 
     --quick     one small size, few repeats
+    --cpu       one thread, and its CPU time instead of the clock: what to trust on a machine that is busy
     --memory    peak memory beyond the matrix instead of time (--clients, --dimension; default 20 × 20 M)
 """
 
@@ -33,6 +34,15 @@ GOALS = {
 }  # fmt: skip
 
 
+def rules() -> list[str]:
+    """All but those that train on the server's own data (timed with their training), and caac's ablations."""
+    return [
+        name
+        for name in aggregators.available()
+        if not aggregators.registry.get(name).needs_server and not name.startswith("caac-")
+    ]
+
+
 def made_up(clients: int, dimension: int) -> tuple[Callable[[], Updates], dict[str, torch.Tensor]]:
     """A way to wrap the same matrix again (nothing cached from the last time), and what rules need beside it."""
     generator = torch.Generator().manual_seed(0)
@@ -47,30 +57,33 @@ def made_up(clients: int, dimension: int) -> tuple[Callable[[], Updates], dict[s
     return lambda: Updates(matrix, metrics={"loss": loss}), extra
 
 
-def times(function: Callable[[], Any], repeats: int) -> list[float]:
-    found = []
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def times(function: Callable[[], Any], repeats: int, clock: str) -> list[float]:
+    now, found = CLOCKS[clock], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = now()
         function()
-        found.append(1000 * (time.perf_counter() - start))
+        found.append(1000 * (now() - start))
     return found
 
 
-def time_rules(clients: int, dimension: int, repeats: int) -> dict[str, tuple[float, float]]:
+def time_rules(clients: int, dimension: int, repeats: int, clock: str) -> dict[str, tuple[float, float]]:
     """Rule → (milliseconds, multiple of the floor), the floor taken in turns with the rule."""
     make, extra = made_up(clients, dimension)
     matrix = make().matrix
     shares = torch.full((clients,), 1 / clients)
     found = {}
-    for name in aggregators.available():
+    for name in rules():
         rule = aggregators.create(name)
         for t in (1, 2):  # compiles; and rules that remember need a past
             rule.aggregate(make(), t, **extra)
         rule_times, floor_times = [], []
         for _ in range(repeats):
-            floor_times += times(lambda: shares @ matrix, 3)
+            floor_times += times(lambda: shares @ matrix, 3, clock)
             time.sleep(0.03)  # torch's threads go on spinning for a while after the floor's product
-            rule_times += times(lambda rule=rule: rule.aggregate(make(), 3, **extra), 1)  # type: ignore[misc]
+            rule_times += times(lambda rule=rule: rule.aggregate(make(), 3, **extra), 1, clock)  # type: ignore[misc]
         found[name] = (min(rule_times), min(rule_times) / min(floor_times))
     return found
 
@@ -99,14 +112,14 @@ def prepare_peers() -> Path | str:
     return python
 
 
-def time_peers(clients: int, dimension: int, repeats: int) -> dict[str, Any]:
+def time_peers(clients: int, dimension: int, repeats: int, clock: str) -> dict[str, Any]:
     """Peer → rule → milliseconds, or peer → why not."""
     python = prepare_peers()
     if isinstance(python, str):
         return {"ByzFL": f"not installed: {python}", "Flower": f"not installed: {python}"}
     script = Path(__file__).parent / "peers" / "time_peers.py"
     numbers = map(str, (clients, dimension, repeats, torch.get_num_threads()))
-    done = subprocess.run([python, script, *numbers], capture_output=True, text=True)
+    done = subprocess.run([python, script, *numbers, clock], capture_output=True, text=True)
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1]
         return {"ByzFL": why, "Flower": why}
@@ -114,22 +127,28 @@ def time_peers(clients: int, dimension: int, repeats: int) -> dict[str, Any]:
     return answer
 
 
-def print_speed(clients: int, dimension: int, repeats: int, peer_repeats: int) -> None:
-    ours = time_rules(clients, dimension, repeats)
-    peers = time_peers(clients, dimension, peer_repeats)
-    print(f"\n{clients} × {dimension:,} float32, {torch.get_num_threads()} threads\n")
+def print_speed(clients: int, dimension: int, repeats: int, peer_repeats: int, clock: str) -> None:
+    ours = time_rules(clients, dimension, repeats, clock)
+    peers = time_peers(clients, dimension, peer_repeats, clock)
+    how = "CPU time of 1 thread" if clock == "cpu" else f"{torch.get_num_threads()} threads"
+    print(f"\n{clients} × {dimension:,} float32, {how}\n")
     print("| rule | ms | × floor | goal | ByzFL ms | ratio | Flower ms | ratio |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, (milliseconds, multiple) in ours.items():
         goal = f"≤ {GOALS[name]}" if name in GOALS else ""
         cells = [f"`{name}`", f"{milliseconds:.1f}", f"{multiple:.1f}", goal]
         for peer in ("ByzFL", "Flower"):
-            other = peers[peer].get(name) if isinstance(peers[peer], dict) else None
-            cells += [f"{other:.0f}", f"{other / milliseconds:.0f}×"] if other else ["", ""]
+            other = peers[peer].get(name, "") if isinstance(peers[peer], dict) else ""
+            known = not isinstance(other, str)
+            cells += (
+                [f"{other:.0f}", f"{other / milliseconds:.0f}×"] if known else ["failed" * bool(other), ""]
+            )
         print("| " + " | ".join(cells) + " |")
     for peer, answer in peers.items():
-        if isinstance(answer, str):
-            print(f"\n{peer} did not run: {answer}")
+        failures = {"": answer} if isinstance(answer, str) else answer
+        for name, why in failures.items():
+            if isinstance(why, str):
+                print(f"\n{peer} {name} did not run: {why}")
 
 
 def _peak_bytes() -> int:
@@ -142,7 +161,7 @@ def measure_memory(clients: int, dimension: int) -> dict[str, float]:
     make, extra = made_up(clients, dimension)
     size = make().matrix.nbytes
     found = {}
-    for name in aggregators.available():
+    for name in rules():
         rule = aggregators.create(name)
         rule.warm_up(clients, dimension)
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
@@ -155,13 +174,15 @@ def measure_memory(clients: int, dimension: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--dimension", type=int, default=20_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="with --memory: one JSON object")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1 if options.cpu else options.threads)
+    clock = "cpu" if options.cpu else "wall"
     if options.memory:
         found = measure_memory(options.clients, options.dimension)
         if options.json:
@@ -172,10 +193,10 @@ def main() -> None:
         for name, share in found.items():
             print(f"| `{name}` | {share:.2f} |")
     elif options.quick:
-        print_speed(20, 200_000, repeats=5, peer_repeats=1)
+        print_speed(20, 200_000, repeats=5, peer_repeats=1, clock=clock)
     else:
         for clients in (20, 50):
-            print_speed(clients, 1_200_000, repeats=9, peer_repeats=3)
+            print_speed(clients, 1_200_000, repeats=9, peer_repeats=2, clock=clock)
 
 
 if __name__ == "__main__":

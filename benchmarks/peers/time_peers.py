@@ -1,6 +1,7 @@
 """Time ByzFL's and Flower's own aggregation functions; runs inside the peers' environment.
 
-Usage: time_peers.py CLIENTS DIMENSION REPEATS THREADS → one JSON line {peer: {rule: milliseconds} or error text}.
+Usage: time_peers.py CLIENTS DIMENSION REPEATS THREADS wall|cpu
+→ one JSON line {peer: {rule: milliseconds, or why it failed} or why it cannot be imported}.
 Both packages import far more than their aggregators need; whatever of that is missing here is stubbed.
 """
 
@@ -69,12 +70,18 @@ def load(name: str) -> ModuleType:
                 del sys.modules[loaded]
 
 
-def best(function: Callable[[], Any], repeats: int) -> float:
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def best(function: Callable[[], Any], repeats: int, clock: Callable[[], float]) -> float | str:
     times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
+    try:
+        for _ in range(repeats):
+            start = clock()
+            function()
+            times.append(clock() - start)
+    except Exception as error:  # a rule that does not run is a cell in the table, not the end of it
+        return f"{type(error).__name__}: {error}"
     return 1000 * min(times)
 
 
@@ -102,7 +109,7 @@ def flower_rules(matrix: Any, f: int) -> dict[str, Callable[[], Any]]:
         "trimmed-mean": lambda: flower.aggregate_trimmed_avg(results, f / n),
         "krum": lambda: flower.aggregate_krum(results, f, 0),
         "multi-krum": lambda: flower.aggregate_krum(results, f, n - f),
-        "bulyan": lambda: flower.aggregate_bulyan(results, f, flower.aggregate_krum, to_keep=0),
+        "bulyan": lambda: flower.aggregate_bulyan(list(results), f, flower.aggregate_krum, to_keep=0),
     }
 
 
@@ -110,13 +117,15 @@ def main() -> None:
     import torch
 
     clients, dimension, repeats, threads = map(int, sys.argv[1:5])
+    clock = CLOCKS[sys.argv[5]]
     torch.set_num_threads(threads)
     matrix = 1e-3 * torch.randn(clients, dimension, generator=torch.Generator().manual_seed(0))
     found: dict[str, Any] = {}
     for peer, rules in (("ByzFL", byzfl_rules), ("Flower", flower_rules)):
         try:
-            found[peer] = {name: best(run, repeats) for name, run in rules(matrix, clients // 5).items()}
-        except Exception as error:  # a peer that does not run is a line in the table, not the end of it
+            runs = rules(matrix, clients // 5)
+            found[peer] = {name: best(run, repeats, clock) for name, run in runs.items()}
+        except Exception as error:  # nor is a peer that cannot be imported
             found[peer] = f"{type(error).__name__}: {error}"
     print(json.dumps(found))
 

@@ -185,6 +185,8 @@ class Aggregation:
 
     def spread(self, rows: Tensor, n: int) -> Aggregation:
         """The same result for all `n` clients, where it was computed for those in `rows` only."""
+        if len(rows) == n:
+            return replace(self, columns={k: v.to(torch.float64) for k, v in self.columns.items()})
 
         def scatter(values: Tensor, fill: float) -> Tensor:
             full = torch.full((n,), fill, dtype=values.dtype, device=values.device)

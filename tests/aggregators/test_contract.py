@@ -9,7 +9,8 @@ import torch
 from wardround import Updates, aggregators
 from wardround.errors import ParameterError, TooFewClients
 
-RULES = aggregators.available()
+# Rules that train or evaluate on the server's own data need a whole federation around them: tested there.
+RULES = [name for name in aggregators.available() if not aggregators.registry.get(name).needs_server]
 N, D = 20, 40
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 
