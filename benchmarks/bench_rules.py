@@ -12,6 +12,7 @@ of their own under `.bench/`, made on first use.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import subprocess
 import sys
@@ -164,6 +165,7 @@ def measure_memory(clients: int, dimension: int) -> dict[str, float]:
     for name in rules():
         rule = aggregators.create(name)
         rule.warm_up(clients, dimension)
+        ctypes.CDLL(None).malloc_trim(0)  # what is free but not given back would hide what is needed
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = _peak_bytes()
         rule.aggregate(make(), 1, **extra)

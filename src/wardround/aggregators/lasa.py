@@ -14,7 +14,7 @@ from wardround.aggregators.base import Aggregator, Context, Parameters, register
 from wardround.aggregators.kernels import weighted_sum
 from wardround.updates import Aggregation, Layout, Updates
 
-CHUNK = 262_144
+CHUNK = 8_192
 """Columns worked on at a time, so that the sparsified values never need a second matrix."""
 
 
@@ -95,9 +95,12 @@ class Lasa(Aggregator):
         if keep == total:
             return limits
         for i, row in enumerate(matrix):
-            magnitudes = torch.cat([row[columns].abs() for columns in weights])
-            # keep = 0 (a tensor of one value): nothing survives
-            limits[i] = magnitudes.kthvalue(total - keep + 1).values if keep else torch.inf
+            if keep == 0:  # a tensor of one value: nothing survives
+                limits[i] = torch.inf
+                continue
+            magnitudes = torch.cat([row[columns] for columns in weights]).abs_().cpu().numpy()
+            magnitudes.partition(total - keep)  # in place: kthvalue would need several times the row
+            limits[i] = float(magnitudes[total - keep])
         return limits
 
     def _measure(
