@@ -107,8 +107,8 @@ class Agent(nn.Module):
     ) -> None:
         """Learn from stored transitions; goes on from what has been learnt before."""
         generator = torch_generator(seed, "agent", "fit")
-        actor = torch.optim.Adam(self.actor.parameters(), lr=lr)
-        critic = torch.optim.Adam(self.critic.parameters(), lr=lr)
+        actor = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
+        critic = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
         slow = copy.deepcopy(self).requires_grad_(False)
         with one_thread(), torch.enable_grad():
             for _ in range(steps):

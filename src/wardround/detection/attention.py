@@ -13,6 +13,11 @@ from wardround.randomness import seed_for, torch_generator
 
 __all__ = ["DualAttention", "LabelledRounds"]
 
+JITTER = 0.4
+"""Noise on standardised fingerprints in training."""
+FORGOTTEN = 0.3
+"""Share of the past that is hidden in training."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledRounds:
@@ -87,23 +92,40 @@ class DualAttention(nn.Module):
             return torch.sigmoid(self(tokens, memory, known))
 
     def fit(
-        self, rounds: LabelledRounds, epochs: int = 15, lr: float = 1e-3, batch_size: int = 8, seed: int = 0
+        self, rounds: LabelledRounds, epochs: int = 15, lr: float = 5e-4, batch_size: int = 8, seed: int = 0
     ) -> None:
-        """Learn to tell the planted attackers from the honest; goes on from what has been learnt before."""
+        """Learn to tell the planted attackers from the honest; goes on from what has been learnt before.
+
+        Made-up rounds are few and more alike than real ones. So that they are not learnt by heart, fingerprints
+        are jittered and parts of the past forgotten; and attackers count as much as the honest altogether, so
+        that the verdict does not lean on how many were planted.
+        """
         generator = torch_generator(seed, "attention", "fit")
-        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
         steps = epochs * -(-len(rounds) // batch_size)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        attackers = int((~rounds.honest).sum())
+        balance = int(rounds.honest.sum()) / attackers if attackers else 1.0
         with one_thread(), torch.enable_grad():
             for _ in range(epochs):
                 for batch in torch.randperm(len(rounds), generator=generator).split(batch_size):
                     optimizer.zero_grad()
-                    logits = self(rounds.tokens[batch], rounds.memory[batch], rounds.known[batch])
-                    target = rounds.honest[batch].to(logits.dtype)
-                    functional.binary_cross_entropy_with_logits(logits, target).backward()
+                    honest = rounds.honest[batch]
+                    tokens, memory = (
+                        _jittered(values[batch], generator) for values in (rounds.tokens, rounds.memory)
+                    )
+                    kept = torch.rand(rounds.known[batch].shape, generator=generator) >= FORGOTTEN
+                    logits = self(tokens, memory, rounds.known[batch] & kept)
+                    functional.binary_cross_entropy_with_logits(
+                        logits, honest.to(logits.dtype), torch.where(honest, 1.0, balance)
+                    ).backward()
                     nn.utils.clip_grad_norm_(self.parameters(), 1.0)
                     optimizer.step()
                     schedule.step()
+
+
+def _jittered(values: Tensor, generator: torch.Generator) -> Tensor:
+    return values + JITTER * torch.randn(values.shape, generator=generator)
 
 
 class _Layer(nn.Module):

@@ -56,9 +56,9 @@ class DetectorParams(Parameters):
     """Rounds between two times of practice; the first is in the first round."""
     practice_clients: int = Field(10, ge=2)
     """Hospitals of a made-up federation."""
-    practice_groups: int = Field(3, ge=1)
+    practice_groups: int = Field(6, ge=1)
     """Made-up federations a time of practice."""
-    practice_draws: int = Field(4, ge=1)
+    practice_draws: int = Field(3, ge=1)
     """Made-up rounds of a federation."""
     practice_permutations: int = Field(2, ge=1)
     """M in made-up rounds, of which there are many."""

@@ -78,7 +78,7 @@ class Vae(nn.Module):
     ) -> None:
         """Learn honest rows (see `comparable`); goes on from what has been learnt before."""
         generator = torch_generator(seed, "vae", "fit")
-        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
         latent = self.mean.out_features
         with one_thread(), torch.enable_grad():
             for _ in range(epochs):

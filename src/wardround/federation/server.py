@@ -40,14 +40,14 @@ PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
     "ipm": ("ipm", {}),
 }
 """What the server practises on: the FedBNP document's five attacks, and three that hide better."""
-VALUE_SAMPLES = 256
-"""Validation samples that a candidate model is judged by."""
+VALUE_SAMPLES = {True: 256, False: 96}
+"""Validation samples that a candidate model is judged by: of a dense network, and of one that costs more."""
 VALUE_BATCH = 32
 """Samples that go through a convolutional network at once."""
 CASE_MIXES = (0.1, 0.3, 1.0, 10.0)
 """Concentrations of the made-up hospitals' case mixes, from nearly one class each to nearly alike."""
-LARGEST = 4.0
-"""Made-up hospitals have between 1/4 and 4 times as many samples as the root set."""
+LARGEST = 10.0
+"""Made-up hospitals have between 1/10 and 10 times as many samples as the root set."""
 MOST_BYZANTINE = 0.3
 """Share of the made-up hospitals that attack, at most."""
 
@@ -119,8 +119,9 @@ class Server:
     @cached_property
     def judges(self) -> tuple[Tensor, Tensor]:
         """Model input and targets of the validation samples that candidate models are judged by."""
-        order = numpy_generator(self.seed, "value").permutation(len(self.validation_rows))[:VALUE_SAMPLES]
-        rows = self.validation_rows[torch.from_numpy(np.sort(order))]
+        order = numpy_generator(self.seed, "value").permutation(len(self.validation_rows))
+        chosen = np.sort(order[: VALUE_SAMPLES[self.stack is not None]])
+        rows = self.validation_rows[torch.from_numpy(chosen)]
         split = self.dataset.validation
         return self.dataset.prepare(split.inputs[rows]), split.targets[rows]
 
@@ -164,7 +165,7 @@ class Server:
         """An attack by some of the made-up hospitals (see `ServerSide`)."""
         name, params = PLANTED[attack]
         member = attacks.create(name, **params)
-        byzantine = self._byzantine(round, group, len(honest))
+        byzantine = self._byzantine(attack, round, group, len(honest))
         rows = byzantine.nonzero().flatten().tolist()
         if member.poisons_data:
             tasks = [self._poisoned(self._task(round, group, draw, row + 1), member) for row in rows]
@@ -179,8 +180,8 @@ class Server:
         honest[byzantine] = saved
         return byzantine, crafted
 
-    def _byzantine(self, round: int, group: int, hospitals: int) -> Tensor:
-        rng = numpy_generator(self.seed, "made-up", "byzantine", round, group)
+    def _byzantine(self, attack: str, round: int, group: int, hospitals: int) -> Tensor:
+        rng = numpy_generator(self.seed, "made-up", "byzantine", attack, round, group)
         count = int(rng.integers(1, max(1, math.floor(MOST_BYZANTINE * hospitals)) + 1))
         mask = torch.zeros(hospitals, dtype=torch.bool)
         mask[torch.from_numpy(rng.permutation(hospitals)[:count])] = True
