@@ -140,8 +140,8 @@ def test_broken_batches(cifar, content, says, left_behind):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("train-images-idx3-ubyte.gz", gzip.compress(b"x" * 5000)[:-20], "damaged or cut short"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(b"x" * 50), "not an idx file"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(b"x" * 5000, mtime=0)[:-20], "damaged or cut short"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(b"x" * 50, mtime=0), "not an idx file"),
         (
             "t10k-labels-idx1-ubyte",
             b"\x00\x00\x08\x01\x00\x00\x00\x1e\x01",
