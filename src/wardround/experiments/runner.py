@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.privacy.pseudonyms import from_key_file
 from wardround.privacy.refusals import BudgetSpent
 from wardround.training.engines import make_trainer
 
@@ -34,6 +36,8 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     dataset = _dataset(json.dumps(config.plain()["dataset"]), config.seed)
     name, params = config.section("partition")
     assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
+    name_of = from_key_file(Path(config.privacy.pseudonyms)) if config.privacy.pseudonyms else str
+    assignment = replace(assignment, clients=tuple(name_of(client) for client in assignment.clients))
     name, params = config.section("model")
     model = models.build_seeded(
         models.create(name, **params), dataset.input_shape, dataset.outputs, config.seed
@@ -43,7 +47,9 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     name, params = config.attack_parameters()
     window = config.window()
     byzantine = (
-        list(window.clients)  # in the order given: a mixture deals its parts in that order
+        [
+            name_of(client) for client in window.clients
+        ]  # in the order given: a mixture deals its parts in that order
         if window.clients is not None
         else attacks.draw_byzantine(assignment.clients, window.fraction, config.seed)
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from wardround.privacy.dp import ProfileNoise, clip_and_noise
 from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.refusals import Refused, Unsealable
+from wardround.privacy.remote import RemoteSteward
 from wardround.privacy.steward import Deposit, Steward, StewardHandle
+from wardround.privacy.vault import client_keys, server_key
 from wardround.updates import Aggregation, Updates, guard
 
 __all__ = ["Protection"]
@@ -188,7 +191,7 @@ class Protection:
         if self.params.dp is not None:
             told["noise_multiplier"] = self.params.dp.multiplier
         if self.channel is not None:
-            told["steward"] = "in this process"
+            told["steward"] = self.params.steward or "in this process"
         return told
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,12 +218,24 @@ class _Channel:
     def __init__(self, params: PrivacyParams, clients: tuple[str, ...]) -> None:
         self.own: Steward | None = None
         self.steward: StewardHandle
-        self.keys = {client: secrets.token_bytes(32) for client in clients}
-        noise = None if params.profile_noise is None else params.profile_noise.noise()
-        self.own = Steward(new_secret(params.cipher), self.keys, params.policy(), profile_noise=noise)
-        self.steward = self.own
-        name, content = self.steward.public_context()
-        self.public: PublicSide = public_side(name, content)
+        if params.steward is None:
+            self.keys = {client: secrets.token_bytes(32) for client in clients}
+            noise = None if params.profile_noise is None else params.profile_noise.noise()
+            self.own = Steward(new_secret(params.cipher), self.keys, params.policy(), profile_noise=noise)
+            self.steward = self.own
+        else:
+            folder = Path(params.steward_keys or "")
+            self.keys = client_keys(folder)
+            unknown = [client for client in clients if client not in self.keys]
+            if unknown:
+                raise ConfigError(
+                    f"{folder}: no key of {unknown[0]}; make the steward's folder with all clients"
+                )
+            self.steward = RemoteSteward(params.steward, server_key(folder))
+        cipher, content = self.steward.public_context()
+        if cipher != params.cipher:
+            raise ConfigError(f"privacy.cipher is {params.cipher}, but the steward has keys for {cipher}")
+        self.public: PublicSide = public_side(cipher, content)
         self.session = self.steward.begin()
 
     def encrypt_padded(self, client: str, row: Tensor, round: int) -> bytes:
@@ -233,7 +248,10 @@ class _Channel:
         return Deposit(ciphertext, tag_for(self.keys[client], self.session, round, client, ciphertext))
 
     def state_dict(self) -> dict[str, Any]:
-        """A steward in this process goes with it: only the sum that cosines are measured against stays."""
+        """A steward in this process goes with it: only the sum that cosines are measured against stays.
+
+        One in another process is told which session this run goes on from.
+        """
         last = None if self.own is None else self.own.sessions[self.session].last_sum
         return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}
 
@@ -241,6 +259,8 @@ class _Channel:
         if self.own is not None:
             last = state["last_sum"]
             self.own.sessions[self.session].last_sum = None if last is None else last.numpy()
+        else:
+            self.session = self.steward.begin(after=state["session"])
 
 
 def _blur(

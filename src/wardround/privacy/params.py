@@ -73,13 +73,32 @@ class PrivacyParams(Parameters):
     cipher: Literal["ckks", "paillier"] = "ckks"
     min_cohort: int = Policy.model_fields["min_cohort"].default
     max_share: float = Policy.model_fields["max_share"].default
+    steward: str | None = None
+    """Address of a steward process (`wardround steward`); None: one inside this process, with fresh keys."""
+    steward_keys: str | None = None
+    """The folder `keys` of that steward: a run plays the server and all clients, and so needs all their keys."""
     dp: DpParams | None = None
     profile_noise: ProfileNoiseParams | None = None
+    pseudonyms: str | None = None
+    """A key file (made where there is none): clients are called by a keyed hash of their id wherever a run has
+    their names: its lines, profiles, checkpoint. Only who has the file can tell who is who."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> PrivacyParams:
         if self.mode == "encrypted-caac" and self.cipher != "ckks":
             raise ValueError("encrypted-caac needs inner products under encryption: cipher ckks has them")
+        if (self.steward is None) != (self.steward_keys is None):
+            raise ValueError("steward and steward_keys go together: an address and the folder with its keys")
+        if self.steward is not None and self.mode == "plaintext":
+            raise ValueError("mode plaintext has no steward")
+        if self.steward is not None and self.pseudonyms is not None:
+            raise ValueError(
+                "a steward process knows clients by their ids; its log has pseudonyms of its own"
+            )
+        if self.steward is not None and self.profile_noise is not None:
+            raise ValueError(
+                "a steward process adds its own profile noise: give it --profile-epsilon instead"
+            )
         self.policy()
         return self
 
@@ -91,7 +110,7 @@ class PrivacyParams(Parameters):
             return values
         told = {"dp": values["dp"], "profile_noise": values["profile_noise"]}
         kept = {key: value for key, value in told.items() if value is not None}
-        return {"mode": self.mode, **kept}
+        return {"mode": self.mode, **kept, **({"pseudonyms": self.pseudonyms} if self.pseudonyms else {})}
 
     def policy(self) -> Policy:
         """What the steward opens."""

@@ -115,12 +115,14 @@ class Steward:
         log: Callable[[dict[str, Any]], None] | None = None,
         names: Callable[[str], str] = str,
         profile_noise: ProfileNoise | None = None,
+        keep: Callable[[str, Session], None] | None = None,
     ) -> None:
         self.secret, self.client_keys = secret, dict(client_keys)
         self.policy = policy or Policy()
         self.log = log or (lambda line: None)
         self.names = names  # how clients are called in the log
         self.profile_noise = profile_noise
+        self.keep = keep or (lambda name, session: None)  # called whenever a session has moved on
         self.sessions: dict[str, Session] = {}
         self._random = np.random.default_rng(secrets.randbits(128))  # of the system: nobody may repeat it
         self._lock = threading.Lock()
@@ -135,6 +137,7 @@ class Steward:
                     raise self._refusal("begin", name, 0, [], f"session {after} is not known here")
                 last = self.sessions[after].last_sum
             self.sessions[name] = Session(last_sum=last)
+            self.keep(name, self.sessions[name])
             self._note("begin", name, 0, [], after=after)
             return name
 
@@ -157,6 +160,7 @@ class Steward:
             ]
             opened = self._flooded(self.secret.open_sum(ciphertext, parts))
             state.summed, state.last_sum = True, opened
+            self.keep(session, state)
             self._note("sum", session, round, coefficients, coefficients=_named(coefficients, self.names))
             return opened
 
@@ -216,6 +220,7 @@ class Steward:
             opened = self._flooded(opened)
             state.last_sum = opened
             state.deposits.clear()
+            self.keep(session, state)
             self._note("sum", session, round, coefficients, coefficients=_named(coefficients, self.names))
             return opened
 
@@ -287,6 +292,7 @@ class Steward:
                     kind, session, round, clients, f"{MAX_OPENINGS} openings a client and round are spent"
                 )
         state.openings.update(list(clients))
+        self.keep(session, state)  # spent even if the rest goes wrong
 
     def _flooded(self, opened: np.ndarray) -> np.ndarray:
         spread = FLOOD * float(np.sqrt(np.mean(opened**2))) if len(opened) else 0.0
