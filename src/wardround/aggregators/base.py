@@ -82,7 +82,8 @@ class ServerSide(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """An attack on `honest = root_updates(…)[1:]` of the same (round, group, draw).
 
-        Returns which rows are Byzantine (N booleans; the same for all draws of a group) and what those send instead, a row each.
+        Returns which rows are Byzantine (N booleans, the same for all draws of a group), and what those send
+        instead, a row each.
         """
         ...
 

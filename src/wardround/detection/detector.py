@@ -20,6 +20,7 @@ from wardround.detection.fingerprints import Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.practice import Practice, labelled_rounds, transitions
 from wardround.detection.projection import Projection
+from wardround.detection.steady import one_thread
 from wardround.detection.vae import Vae
 from wardround.errors import DataError
 from wardround.randomness import seed_for, torch_generator
@@ -107,6 +108,17 @@ class Detector:
         server: ServerSide,
     ) -> Opinion | None:
         """The round's opinion; None while the server could not practise (its own training is not finite)."""
+        with one_thread():
+            return self._examine(updates, round, global_weights, reference, server)
+
+    def _examine(
+        self,
+        updates: Updates,
+        round: int,
+        global_weights: Tensor,
+        reference: Tensor | None,
+        server: ServerSide,
+    ) -> Opinion | None:
         if self.size != updates.dimension:
             self._build(updates.dimension, server.seed)
         order = _canonical_order(updates)
@@ -167,6 +179,8 @@ class Detector:
     def _build(self, size: int, seed: int) -> None:
         self.__init__(self.params, self.with_attention)  # type: ignore[misc]
         self.size, self.seed = size, seed
+        if not size:
+            return
         self.vae = Vae(self._projection.outputs, seed=seed)
         self.agent = Agent(seed=seed)
         if self.with_attention:
@@ -233,7 +247,7 @@ class Detector:
             self.memory.load_state_dict(of("memory"))
             for name in NETWORKS:
                 network = getattr(self, name)
-                if network is not None and self.size:
+                if network is not None:
                     network.load_state_dict(of(name))
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
