@@ -1,0 +1,84 @@
+"""Write docs/results.md and its figures from run folders: nothing in that page is typed by hand.
+
+python docs/write_results.py RUNS…
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from wardround.analysis import load_runs
+from wardround.report.contents import Contents, collect
+from wardround.report.figures import Figure
+from wardround.report.paper import write_figures
+
+DOCS = Path(__file__).parent
+COMMANDS = """```sh
+wardround matrix caac-core --out runs/results
+wardround matrix caac-ablation --out runs/results
+wardround matrix caac-drift --out runs/results
+wardround analyze runs/results --out runs/results-tables          # the tables below, as Markdown, CSV and LaTeX
+wardround report runs/results --out report.html --figures figures  # the figures below, as PNG, SVG and PDF
+python docs/write_results.py runs/results                          # this page
+```"""
+SINGLE = (("caac", "sign-flip"), ("fltrust", "sign-flip"), ("caac", "slow-drift"))  # runs shown from within
+
+
+def chosen(contents: Contents) -> list[Figure]:
+    """Figures over all runs but the pictures of who holds what; weights and timelines of three runs."""
+    figures = [figure for figure in contents.figures if not figure.key.startswith("partition")]
+    figures += [figure for figure in contents.figures if figure.key == "partition-0"]
+    for method, attack in SINGLE:
+        for run, own in contents.single:
+            if (
+                run.method == method
+                and run.attack.startswith(attack)
+                and run.config["dataset"]["name"] == "icu"
+            ):
+                figures += [figure for figure in own if not figure.key.startswith("anomaly")]
+    return figures
+
+
+def page(contents: Contents, figures: list[Figure]) -> str:
+    """The whole page."""
+    assert contents.analysis is not None
+    first = contents.runs[0].record
+    data = Counter(run.config["dataset"]["name"] for run in contents.runs)
+    told = ", ".join(f"{count} on `{name}`" for name, count in sorted(data.items()))
+    pictures = "\n\n".join(
+        f"### {figure.title}\n\n![{figure.title}](figures/{figure.key}.png)\n\n{figure.caption}"
+        for figure in figures
+    )
+    return f"""# Results
+
+What was measured for the CAAC-FL protocol's core and ablation matrices on the embedded ICU data, and for benign
+drift on generated data ({told}): wardround {first.get("wardround")}, torch {first.get("torch")}, Python
+{first.get("python")}, on the processor. What the words mean and how verdicts are reached is in
+[protocols.md](protocols.md). This page is written by a program from the runs' own files:
+
+{COMMANDS}
+
+## Verdicts and tables
+
+{contents.analysis.markdown()}
+
+## Figures
+
+{pictures}
+"""
+
+
+def main() -> None:
+    contents = collect(load_runs([Path(argument) for argument in sys.argv[1:]]))
+    figures = chosen(contents)
+    for old in (DOCS / "figures").glob("*.png"):
+        old.unlink()
+    write_figures(figures, DOCS / "figures", ["png"], dpi=110)
+    (DOCS / "results.md").write_text(page(contents, figures), encoding="utf-8")
+    print(f"{DOCS / 'results.md'}: {len(contents.runs)} runs, {len(figures)} figures")
+
+
+if __name__ == "__main__":
+    main()
