@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 from wardround.analysis.statistics import adjusted, describe, paired, seeds_needed, smallest_wilcoxon_p
 
@@ -125,3 +125,22 @@ def test_power_against_the_noncentral_t():
 
     assert power(n) >= 0.8 > power(n - 1)
     assert seeds_needed(-0.5) == n
+
+
+@pytest.mark.parametrize("effect", [0.1, 0.3, 1.0, 1.7, 3.0, 20.0])
+def test_no_fewer_seeds_would_do(effect):
+    def power(n):
+        """P(|Z + δ| > c·sqrt(V/df)), integrated over the chi-square V: no noncentral t in it."""
+        cut, shift = stats.t.ppf(0.975, n - 1), effect * math.sqrt(n)
+
+        def beyond(v):
+            edge = cut * math.sqrt(v / (n - 1))
+            return (stats.norm.sf(edge - shift) + stats.norm.cdf(-edge - shift)) * stats.chi2.pdf(v, n - 1)
+
+        top = stats.chi2.isf(1e-12, n - 1)
+        return integrate.quad(beyond, 0, top, limit=200, points=[top / 100, top / 10])[0]
+
+    n = seeds_needed(effect)
+    assert power(n) >= 0.8 - 1e-6
+    assert n == 2 or power(n - 1) < 0.8
+    assert seeds_needed(0.01) is None

@@ -22,8 +22,6 @@ __all__ = [
 ]
 
 MEDIUM = 0.5  # the effect (Cohen's d) that the sample-size justification of FedBNP asks for
-SMALLEST_USEFUL = 0.09  # a smaller effect needs more than a thousand seeds
-LARGEST_USEFUL = 10.0  # a larger effect needs two seeds by any test
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,9 @@ def comparison_table(comparisons: Sequence[PairedComparison], reference: str) ->
 
 
 def _needed(test: Paired) -> str | None:
-    if test.cohens_d is None or not test.cohens_d:
+    if not test.cohens_d:
         return None
-    if abs(test.cohens_d) < SMALLEST_USEFUL:
-        return "> 1000"
-    return "2" if abs(test.cohens_d) > LARGEST_USEFUL else str(max(2, seeds_needed(test.cohens_d)))
+    return "> 1000" if (seeds := seeds_needed(test.cohens_d, most=1000)) is None else str(seeds)
 
 
 def power_table() -> Table:

@@ -104,10 +104,10 @@ def judge(measured: Sequence[Measured]) -> list[Verdict]:
         *_least(abrupt, ours, "flag_fnr", HALF, "one half"),
     ]
     h3 = [
-        *_claims(abrupt, ours, "low_latency"),
+        *_claims(abrupt, ours, "low_latency", against=_is_another_method),
         *_least(abrupt, ours, "flag_latency", SOON, "ten rounds"),
-        *_claims([m for m in attacked if m not in abrupt], ours, "low_fnr"),
-        *_claims(drifting, ours, "drift_fpr"),
+        *_claims([m for m in attacked if m not in abrupt], ours, "low_fnr", against=_is_another_method),
+        *_claims(drifting, ours, "drift_fpr", against=_is_another_method),
     ]
     no_drift = ("no run has benign drift (preset caac-drift has)",)
     return [
@@ -123,7 +123,13 @@ def judge(measured: Sequence[Measured]) -> list[Verdict]:
 
 
 def _is_robust(m: Measured) -> bool:
-    return m.run.config["aggregator"]["name"] not in NOT_ROBUST
+    """One of the existing robust methods: neither a plain mean nor a part of CAAC-FL itself."""
+    return m.run.config["aggregator"]["name"] not in NOT_ROBUST and _is_another_method(m)
+
+
+def _is_another_method(m: Measured) -> bool:
+    """Not a part of CAAC-FL itself; H2 alone asks about single dimensions."""
+    return not m.run.config["aggregator"]["name"].startswith(OURS)
 
 
 def _is_hardest(m: Measured, among: Sequence[Measured]) -> bool:

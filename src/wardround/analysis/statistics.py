@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -153,12 +154,29 @@ def adjusted(p_values: Sequence[float], method: str = "holm") -> list[float]:
     return [float(p) for p in multipletests(p_values, alpha=LEVEL, method=method)[1]]
 
 
-def seeds_needed(effect: float = 0.5, power: float = 0.8, level: float = LEVEL) -> int:
+def seeds_needed(
+    effect: float = 0.5, power: float = 0.8, level: float = LEVEL, most: int = 1000
+) -> int | None:
     """How many seeds a two-sided paired t-test needs to find an effect (Cohen's d of the differences).
 
-    >>> seeds_needed(0.5)
-    34
+    None where `most` are not enough. The number is doubled until the power suffices, then halved in between:
+    statsmodels' own solver looks for a real number and finds none for large effects.
+
+    >>> seeds_needed(0.5), seeds_needed(50.0), seeds_needed(0.001)
+    (34, 2, None)
     """
+    from scipy import stats
     from statsmodels.stats.power import TTestPower
 
-    return math.ceil(TTestPower().solve_power(effect_size=abs(effect), alpha=level, power=power) - 1e-9)
+    def enough(seeds: int) -> bool:
+        found = float(TTestPower().power(abs(effect), seeds, level))
+        if math.isnan(found):  # the noncentral t is too far out to be computed: it lies wholly on one side
+            return abs(effect) * math.sqrt(seeds) > float(stats.t.ppf(1 - level / 2, seeds - 1))
+        return found >= power
+
+    high = 2
+    while not enough(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    return 2 + bisect_left(range(2, high + 1), True, key=enough)

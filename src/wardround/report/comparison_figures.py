@@ -15,6 +15,7 @@ __all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
 
 # From blue (the attack did no harm) over near white to vermilion (it did); safe for the colour-blind.
 DIVERGING = [[0.0, PALETTE[0]], [0.5, "#F2F2F2"], [1.0, ATTACKER]]
+GREY = "#999999"
 LEAST_RANGE = 0.05  # differences below are noise: they shall not look dramatic
 
 
@@ -97,7 +98,7 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
             {
                 "type": "scatter", "mode": "lines+text", "x": [rank, rank, end], "y": [0, height, height],
                 "text": ["", "", f"{method}  {rank:.2f}"], "textposition": "top right" if left else "top left",
-                "line": {"color": PALETTE[7], "width": 1}, "showlegend": False, "hoverinfo": "skip",
+                "line": {"color": GREY, "width": 1}, "showlegend": False, "hoverinfo": "skip",
             }
         )  # fmt: skip
     ranks = dict(zip(ranking.methods, ranking.mean_ranks, strict=True))

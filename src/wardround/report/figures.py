@@ -26,11 +26,12 @@ __all__ = [
     "who_holds_what",
 ]
 
-# Okabe & Ito's palette: distinct for colour-blind readers, on white and on dark.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+# Okabe & Ito's palette: distinct for colour-blind readers, on white and on dark (its yellow is darkened for that).
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#BBA800")
 ATTACKER, BENIGN = "#D55E00", "#56B4E9"
 DASHES = ("solid", "dash", "dot", "dashdot")
 PARTITIONS_SHOWN = 4
+HARD_TO_TELL = 4  # so many colours are told apart at a glance
 CURVES_TOGETHER = 8  # more in one figure cannot be told apart
 
 
@@ -68,7 +69,9 @@ def _curves(
 ) -> Figure:
     traces: list[dict[str, Any]] = []
     for (method, attack), group in sorted(grouped(runs, lambda run: (run.method, run.attack)).items()):
-        dash = DASHES[attacks.index(attack) % len(DASHES)] if attacks else DASHES[0]
+        # Dashes tell attacks apart, or, one attack a figure, the later of many methods.
+        late = methods.index(method) // HARD_TO_TELL
+        dash = DASHES[(attacks.index(attack) if attacks else late) % len(DASHES)]
         name = f"{method}, {attack}" if attacks else method
         traces += _curve(name, group, colour_of(method, methods), dash)
     onsets = {run.onset for run in runs if run.onset is not None and run.onset > 1}

@@ -6,6 +6,7 @@ unknown one is an error rather than a hole in the picture.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ FORMATS = ("png", "svg", "pdf")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 SIZE = (7.0, 3.6)  # inches: the width of a text column pair
 BOX_WIDTH = 0.8
-LEGEND_LIMIT = 24
+LEGEND_COLUMNS, LEGEND_LIMIT = 4, 24
 
 
-def write_figures(figures: Iterable[Figure], folder: Path, formats: Iterable[str] = FORMATS) -> list[Path]:
-    """Draw every figure into `folder`, one file a format."""
+def write_figures(
+    figures: Iterable[Figure], folder: Path, formats: Iterable[str] = FORMATS, dpi: int = 200
+) -> list[Path]:
+    """Draw every figure into `folder`, one file a format; `dpi` is for PNG."""
     matplotlib = require("matplotlib", "figures")
     # Text stays text in SVG and PDF; a fixed salt and no date give the same bytes for the same runs.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "wardround", "pdf.fonttype": 42, "font.size": 9}
@@ -32,13 +35,13 @@ def write_figures(figures: Iterable[Figure], folder: Path, formats: Iterable[str
         folder.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(settings):
             for figure in figures:
-                written += _draw(figure, folder, formats)
+                written += _draw(figure, folder, formats, dpi)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
     return written
 
 
-def _draw(figure: Figure, folder: Path, formats: Iterable[str]) -> list[Path]:
+def _draw(figure: Figure, folder: Path, formats: Iterable[str], dpi: int) -> list[Path]:
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=SIZE, layout="constrained")
@@ -59,19 +62,19 @@ def _draw(figure: Figure, folder: Path, formats: Iterable[str]) -> list[Path]:
     elif kinds:
         raise WardroundError(f"figure {figure.key}: no way to draw {', '.join(sorted(kinds))} for a paper")
     _axes(axes, figure.layout)
-    axes.set_title(figure.title, fontsize=9, loc="left", pad=22 if kinds & {"scatter", "bar", "box"} else 6)
     handles, _ = axes.get_legend_handles_labels()
+    rows = math.ceil(min(len(handles), LEGEND_LIMIT) / LEGEND_COLUMNS)
+    axes.set_title(figure.title, fontsize=9, loc="left", pad=6 + 13 * rows)  # above the legend
     if handles:
-        columns = min(4, len(handles))
         axes.legend(
-            handles=handles[:LEGEND_LIMIT], ncols=columns, fontsize=7, frameon=False, loc="lower left",
-            bbox_to_anchor=(0, 1), borderaxespad=0.2,
+            handles=handles[:LEGEND_LIMIT], ncols=min(LEGEND_COLUMNS, len(handles)), fontsize=7, frameon=False,
+            loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
         )  # fmt: skip
     paths = []
     for suffix in formats:
         path = folder / f"{figure.key}.{suffix}"
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
-        canvas.savefig(path, format=suffix, dpi=200, metadata=metadata)
+        canvas.savefig(path, format=suffix, dpi=dpi, metadata=metadata)
         paths.append(path)
     return paths
 
