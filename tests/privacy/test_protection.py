@@ -147,6 +147,7 @@ def test_a_rule_that_needs_plaintext_is_refused_by_the_configuration(tiny, mode)
         ({"mode": "encrypted"}, "mode"),
         ({"mode": "encrypted-caac", "cipher": "paillier"}, "ckks"),
         ({"steward": "http://127.0.0.1:1"}, "steward_keys"),
+        ({"dp": {"unit": "patient"}}, "noise_multiplier"),
         ({"dp": {"epsilonn": 1}}, "epsilon"),
         ({"profile_noise": {"clip": 1.0}}, "profile_noise is for rules with profiles"),
         ({"mode": "encrypted-fedmed", "min_cohort": 1}, "min_cohort"),

@@ -19,8 +19,10 @@ from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.federation.patient_level import PatientTrainer, fit_for_patients
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.privacy.refusals import BudgetSpent
+from wardround.training.base import Trainer
 from wardround.training.engines import make_trainer
 
 __all__ = ["build", "run"]
@@ -42,6 +44,14 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     model = models.build_seeded(
         models.create(name, **params), dataset.input_shape, dataset.outputs, config.seed
     )
+    dp = config.privacy.dp
+    if dp is not None and dp.unit == "patient":
+        model = fit_for_patients(model, dp)
+        trainer: Trainer = PatientTrainer(model, objective_of(dataset), config.training, dp)
+    else:
+        trainer = make_trainer(
+            model, objective_of(dataset), config.training, config.engine, config.device, workers
+        )
     name, params = config.section("aggregator")
     rule = aggregators.create(name, **params)
     name, params = config.attack_parameters()
@@ -62,7 +72,7 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
         model,
         rule,
         campaign,
-        make_trainer(model, objective_of(dataset), config.training, config.engine, config.device, workers),
+        trainer,
         config.training,
         Schedule(
             config.rounds,

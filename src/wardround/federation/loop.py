@@ -154,7 +154,8 @@ class Federation:
         """One round: the model moves on by one aggregated update."""
         seconds: dict[str, float] = {}
         chosen = self._participants(round)
-        releases = self.protection.releases(chosen)
+        samples = {client: len(self.data[client]) for client in chosen}
+        releases = self.protection.releases(samples, self.training.batch_size, self.training.epochs)
         self.protection.before(round, releases)
         with _timed(seconds, "train"):
             matrix, loss, root_update = self._train(chosen, round)

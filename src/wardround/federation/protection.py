@@ -8,7 +8,7 @@ handed ids, sample counts, reported metrics and whatever scalars the steward ope
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from wardround.aggregators.caac import Caac
 from wardround.errors import ConfigError
 from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.ciphers import PublicSide, new_secret, public_side
-from wardround.privacy.dp import ProfileNoise, clip_and_noise
+from wardround.privacy.dp import ProfileNoise, clip_and_noise, poisson_steps
 from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.refusals import Refused, Unsealable
@@ -100,10 +100,17 @@ class Protection:
             ]
         )
 
-    def releases(self, clients: tuple[str, ...]) -> dict[str, Release]:
-        """What a round of client-level noise releases of each client."""
+    def releases(self, samples: Mapping[str, int], batch_size: int, epochs: int) -> dict[str, Release]:
+        """What a round releases of each client, given how many samples it has and how it trains."""
         dp = self.params.dp
-        return {} if dp is None or dp.unit != "client" else dict.fromkeys(clients, (dp.multiplier, 1.0, 1))
+        if dp is None:
+            return {}
+        if dp.unit == "client":
+            return dict.fromkeys(samples, (dp.multiplier, 1.0, 1))
+        return {
+            client: (dp.multiplier, *poisson_steps(count, batch_size, epochs))
+            for client, count in samples.items()
+        }
 
     def aggregate(self, updates: Updates, round: int, in_the_clear: InTheClear) -> Aggregation:
         """One round's result; `in_the_clear` is how the loop would ask the rule itself."""

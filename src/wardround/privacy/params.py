@@ -28,8 +28,8 @@ RULES: dict[str, tuple[str, ...]] = {
 class DpParams(Parameters):
     """Differential privacy of what clients send."""
 
-    unit: Literal["client"] = "client"
-    """Who is protected: a client's whole update."""
+    unit: Literal["client", "patient"] = "client"
+    """Who is protected: a client's whole update (noise on the update), or each of its samples (DP-SGD)."""
     clip: float = Field(1.0, gt=0)
     """S: the norm that an update (of a patient: a gradient) is clipped to."""
     epsilon: float = Field(2.0, gt=0)
@@ -43,6 +43,16 @@ class DpParams(Parameters):
     accountant: Literal["rdp", "prv"] = "rdp"
     budget: float | None = Field(None, gt=0)
     """ε of the whole run that must not be overspent: the run stops before it would be."""
+    group_norm: bool = False
+    """`unit: patient`: turn a model's BatchNorm layers, which mix patients, into GroupNorm."""
+
+    @model_validator(mode="after")
+    def _fits_its_unit(self) -> DpParams:
+        if self.unit == "patient" and self.noise_multiplier is None:
+            raise ValueError("unit patient needs noise_multiplier (1.0 is usual); ε follows from it")
+        if self.unit == "client" and self.group_norm:
+            raise ValueError("group_norm is for unit patient")
+        return self
 
     @property
     def multiplier(self) -> float:
