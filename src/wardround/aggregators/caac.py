@@ -171,7 +171,10 @@ class Caac(Aggregator):
 
     def remember(self, delta: Tensor) -> None:
         """The aggregate that the next round's cosines are measured against."""
-        self.last = delta.clone()
+        if self.last is None or self.last.dtype != delta.dtype:
+            self.last = delta.clone()
+        else:
+            self.last.copy_(delta)  # fresh memory would cost as much again
 
     def _rows_of(self, clients: Any, norms: Tensor, median: Tensor) -> Tensor:
         """Each client's line in the table of profiles; newcomers get one that fits this round."""
