@@ -49,7 +49,8 @@ def make_run(tmp_path):
             {
                 "round": number, "seconds": {"train": 0.1, "attack": 0.0, "aggregate": aggregate, "evaluate": 0.1},
                 "metrics": {
-                    "auroc": curve(number), "auprc": curve(number) / 2, "accuracy": accuracy, "f1": 0.5, "loss": 1.0,
+                    "auroc": curve(number), "auprc": (curve(number) or 0) / 2, "accuracy": accuracy,
+                    "f1": 0.5, "loss": 1.0,
                 },
                 "validation": {"auroc": curve(number)}, "memory_mb": 100.0,
             }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wardround.analysis import load_runs, measure_all
+from wardround.analysis import compare, load_runs, measure_all
 from wardround.analysis.clients import distance_from_the_rest, minority_clients, shares_of_weight, variation
 
 
@@ -114,6 +114,16 @@ def test_false_alarms_under_benign_drift_count_honest_drifting_clients_once_they
     assert m.run.drifting == ["hospital-1"], "hospital-0 is Byzantine"
     assert m["drift_flag_fpr"] == 0.5
     assert m["drift_fpr"] == 0.5
+
+
+def test_a_broken_model_is_chance_and_not_left_out(make_run):
+    make_run(curve=lambda n: 0.9 if n <= 5 else None, rounds=20)
+    (m,) = measure_all(load_runs([make_run.root]))
+    assert m["auroc"] == 0.5
+    assert m["mean_auroc"] == pytest.approx((5 * 0.9 + 15 * 0.5) / 20)
+    assert m["broken_rounds"] == 15
+    (line,) = compare([m.run])
+    assert (line.auroc, line.unfinished) == (0.5, 0)
 
 
 def test_unfinished_runs_are_left_out(make_run):

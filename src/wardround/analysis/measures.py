@@ -34,6 +34,7 @@ MEASURES: dict[str, Measure] = {
     "f1": Measure("F1", "test F1 after the last round", True),
     "loss": Measure("loss", "test loss after the last round", False),
     "mean_auroc": Measure("AUROC, all rounds", "test AUROC, mean over all evaluated rounds", True),
+    "broken_rounds": Measure("broken rounds", "evaluated rounds in which the model's output was not finite", False),
     "delta_auroc": Measure("ΔAUROC", "clean minus attacked, same setting, method and seed", False),
     "delta_auprc": Measure("ΔAUPRC", "clean minus attacked, same setting, method and seed", False),
     "rounds_to_90": Measure(
@@ -95,7 +96,7 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     for m in measured:
         if m.run.attack == CLEAN:
             key = (m.run.setting, m.run.seed)
-            best[key] = max(best.get(key, 0.0), *(value for _, value in _curve(m.run)), 0.0)
+            best[key] = max(best.get(key, 0.0), *(value for _, value in m.run.curve), 0.0)
         if m.run.config["aggregator"]["name"] == "fedavg" and m["aggregate_ms"]:
             plain[m.run.setting].append(m["aggregate_ms"] or 0.0)
     for m in measured:
@@ -111,10 +112,11 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
 
 def _own(run: Run) -> dict[str, float | None]:
     lines = run.clients
-    curve = [value for _, value in _curve(run)]
+    curve = [value for _, value in run.curve]
     values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
     values |= {"loss": run.final("loss"), "attack_success": run.final("attack_success")}
     values["mean_auroc"] = fmean(curve) if curve else None
+    values["broken_rounds"] = run.broken_rounds
     values |= _verdicts(run, lines)
     values["score_variation"] = judged.variation(lines, "score")
     values["threshold_variation"] = judged.variation(lines, "threshold")
@@ -182,16 +184,8 @@ def _against_clean(m: Measured, clean: Measured | None) -> dict[str, float | Non
     return values
 
 
-def _curve(run: Run) -> list[tuple[int, float]]:
-    return [
-        (line["round"], line["metrics"]["auroc"])
-        for line in run.rounds
-        if line.get("metrics") and line["metrics"].get("auroc") is not None
-    ]
-
-
 def _first_round_at(run: Run, target: float) -> int | None:
-    return next((number for number, value in _curve(run) if value >= target), None)
+    return next((number for number, value in run.curve if value >= target), None)
 
 
 def _mean(values: Sequence[Any]) -> float | None:

@@ -10,9 +10,10 @@ from typing import Any
 
 from wardround.experiments.folder import RunFolder, find_runs
 
-__all__ = ["CLEAN", "Run", "load_runs"]
+__all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
 
 CLEAN = "clean"
+CHANCE = 0.5  # the AUROC of a ranking that knows nothing
 # What the labels say anyway, or what does not make two runs different experiments.
 SAID_BY_ATTACK = {"name", "fraction", "start", "clients", "parts"}
 SAID_BY_SETTING = {"dataset.name", "partition.name", "partition.alpha", "partition.clients"}
@@ -106,8 +107,26 @@ class Run:
         return [client for client in drift.get("clients", ()) if client not in self.byzantine]
 
     def final(self, metric: str) -> float | None:
-        """A test metric after the last round."""
-        return (self.summary.get("final") or {}).get(metric)
+        """A test metric after the last round; the AUROC of a model that was broken is chance."""
+        told = self.summary.get("final")
+        if told is None:
+            return None
+        return CHANCE if metric == "auroc" and told.get("auroc") is None else told.get(metric)
+
+    @cached_property
+    def curve(self) -> list[tuple[int, float]]:
+        """Test AUROC of every evaluated round. A model whose output is not finite ranks nobody: that is chance.
+
+        Leaving such rounds out would make a rule look the better the sooner it breaks.
+        """
+        judged = [line for line in self.rounds if line.get("metrics")]
+        values = [(line["round"], line["metrics"].get("auroc")) for line in judged]
+        return [(number, CHANCE if value is None else value) for number, value in values]
+
+    @cached_property
+    def broken_rounds(self) -> int:
+        """Evaluated rounds in which the model's output was not finite."""
+        return sum(1 for line in self.rounds if line.get("metrics") and line["metrics"].get("auroc") is None)
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
         values = self.config[section]

@@ -86,6 +86,11 @@ def _performance(groups: Group) -> Table | None:
     notes = ["Test figures after the last round, mean ± standard deviation over seeds. Δ is clean minus attacked of "
              "the same seed. Rounds to 90 % of the best AUROC of any clean run of the same setting and seed. "
              "Robustness index: accuracy under attack over accuracy without."]  # fmt: skip
+    broken = sum(bool(m["broken_rounds"]) for members in groups.values() for m in members)
+    if broken:
+        notes.append(
+            f"In {broken} runs the model's output was not finite at times: its AUROC then counts as 0.5."
+        )
     if 1 < most < 5:
         notes.append(
             f"A bootstrap over {most} seeds knows only what lies between the lowest and the highest of them."

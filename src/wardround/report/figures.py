@@ -97,9 +97,8 @@ def _curves(
 def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str, Any]]:
     values: dict[int, list[float]] = defaultdict(list)
     for run in runs:
-        for line in run.rounds:
-            if line.get("metrics") and line["metrics"]["auroc"] is not None:
-                values[line["round"]].append(line["metrics"]["auroc"])
+        for number, value in run.curve:
+            values[number].append(value)
     x = sorted(values)
     line = {
         "type": "scatter", "mode": "lines", "name": name, "legendgroup": name,
