@@ -15,7 +15,7 @@ from torch import Tensor
 from wardround.aggregators.base import ServerSide
 from wardround.detection.agent import Agent
 from wardround.detection.attention import DualAttention
-from wardround.detection.features import central_rows, standardised
+from wardround.detection.features import central_rows, measure, standardised
 from wardround.detection.fingerprints import Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.practice import Practice, labelled_rounds, transitions
@@ -53,7 +53,7 @@ class DetectorParams(Parameters):
     rl_gamma: float = Field(0.99, ge=0, le=1)
     rl_steps: int = Field(200, ge=1)
     """Steps of the agent after each made-up federation."""
-    learn_every: int = Field(20, ge=1)
+    learn_every: int = Field(25, ge=1)
     """Rounds between two times of practice; the first is in the first round."""
     practice_clients: int = Field(10, ge=2)
     """Hospitals of a made-up federation."""
@@ -202,10 +202,9 @@ class Detector:
         p = self.params
         return take(
             matrix,
-            reference,
+            measure(matrix, reference, self._projection, order),
             global_weights.to(matrix.dtype),
             server,
-            self._projection,
             torch_generator(self.seed, "shapley", round),
             p.permutations,
             p.shapley_tolerance,

@@ -12,7 +12,7 @@ from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.detection.projection import Projection
 from wardround.detection.steady import one_thread
 
-__all__ = ["FEATURES", "Geometry", "central_rows", "measure", "standardised"]
+__all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measured_again", "standardised"]
 
 FEATURES = ("vae_error", "cosine", "peer_cosine", "norm", "sign_consistency", "shapley")
 """The six, in their order."""
@@ -27,16 +27,35 @@ TINY = 1e-30
 class Geometry:
     """What one pass over the updates gives: four of the six fingerprints, and short forms of the rows."""
 
-    cosine: Tensor
-    """N: cos(g_k, g_ref); 0 where either is zero."""
-    peer_cosine: Tensor
-    """N: mean of cos(g_k, g_j) over the others; 0 where there are none."""
-    norm: Tensor
-    """N: ‖g_k‖₂."""
+    gram: Tensor
+    """N × N: ⟨g_k, g_j⟩."""
+    dots: Tensor
+    """N: ⟨g_k, g_ref⟩."""
+    reference_norm: float
+    """‖g_ref‖₂."""
     sign_consistency: Tensor
     """N: the share of coordinates whose sign is g_ref's."""
     projected: Tensor
     """N × d: the updates, projected where they are long."""
+
+    @property
+    def norm(self) -> Tensor:
+        """N: ‖g_k‖₂."""
+        return self.gram.diagonal().sqrt()
+
+    @property
+    def cosine(self) -> Tensor:
+        """N: cos(g_k, g_ref); 0 where either is zero."""
+        if self.reference_norm == 0:
+            return torch.zeros_like(self.dots)
+        return self.dots * _inverse(self.norm) / self.reference_norm
+
+    @property
+    def peer_cosine(self) -> Tensor:
+        """N: mean of cos(g_k, g_j) over the others; 0 where there are none."""
+        unit = _inverse(self.norm)
+        cosines = self.gram * unit[:, None] * unit[None, :]
+        return (cosines.sum(1) - cosines.diagonal()) / max(len(cosines) - 1, 1)
 
     @property
     def consensus(self) -> float:
@@ -56,53 +75,88 @@ def measure(
     projection: Projection | None = None,
     rows: Sequence[int] | None = None,
 ) -> Geometry:
-    r"""Norms, cosines, sign consistency and short forms of some rows (default: all), in one pass, in float64.
+    r"""Norms, cosines, sign consistency and short forms of some rows (default: all), in one pass.
 
     .. math:: \cos(g_k, g_{ref}), \quad \frac{1}{N-1}\sum_{j\ne k}\cos(g_k, g_j), \quad \|g_k\|_2, \quad
         \frac1D\,|\{i : \mathrm{sign}\,g_{k,i} = \mathrm{sign}\,g_{ref,i}\}|
 
-    Without a `reference` it is the coordinate-wise median of the rows. The matrix is read range by range:
-    no second matrix is made.
+    Without a `reference` it is the coordinate-wise median of the rows. The matrix is read range by range, sums
+    are kept in float64: no second matrix is made.
 
     >>> seen = measure(torch.tensor([[3.0, 4.0], [3.0, 4.0], [-3.0, -4.0]]), torch.tensor([1.0, 0.0]))
     >>> seen.norm.tolist(), seen.cosine.float(), seen.sign_consistency.tolist()
     ([5.0, 5.0, 5.0], tensor([ 0.6000,  0.6000, -0.6000]), [0.5, 0.5, 0.0])
-    >>> seen.peer_cosine.tolist()
-    [0.0, 0.0, -1.0]
+    >>> seen.peer_cosine.float()
+    tensor([ 0.,  0., -1.])
     """
-    size = matrix.shape[1]
-    projection = projection or Projection(size, size, seed=0)
     index = torch.arange(len(matrix)) if rows is None else torch.tensor(list(rows), dtype=torch.long)
-    n = len(index)
-    gram = torch.zeros(n, n, dtype=torch.float64)
+    return _pass(matrix, index, None, reference, projection or _no_projection(matrix))
+
+
+def measured_again(
+    before: Geometry, matrix: Tensor, changed: Tensor, reference: Tensor, projection: Projection | None = None
+) -> Geometry:
+    """The geometry of a matrix of which `before` is known, after some rows (booleans) were replaced.
+
+    >>> rows, reference = torch.eye(3), torch.ones(3)
+    >>> before = measure(rows, reference)
+    >>> rows[2] = torch.tensor([-2.0, 0.0, 0.0])
+    >>> after = measured_again(before, rows, torch.tensor([False, False, True]), reference)
+    >>> bool(torch.equal(after.gram, measure(rows, reference).gram))
+    True
+    """
+    index = changed.nonzero().flatten()
+    new = _pass(matrix, index, torch.arange(len(matrix)), reference, projection or _no_projection(matrix))
+    gram, dots = before.gram.clone(), before.dots.clone()
+    signs, projected = before.sign_consistency.clone(), before.projected.clone()
+    gram[index], gram[:, index] = new.gram, new.gram.T
+    dots[index], signs[index], projected[index] = new.dots, new.sign_consistency, new.projected
+    return Geometry(gram, dots, before.reference_norm, signs, projected)
+
+
+def _pass(
+    matrix: Tensor, index: Tensor, against: Tensor | None, reference: Tensor | None, projection: Projection
+) -> Geometry:
+    """One pass: the rows in `index`, and their products with those in `against` (None: with each other)."""
+    n, size = len(index), matrix.shape[1]
+    gram = torch.zeros(n, n if against is None else len(against), dtype=torch.float64)
     dots, agreeing = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-    reference_square = torch.zeros((), dtype=torch.float64)
+    reference_square = 0.0
     short = projection.empty(n)
     with one_thread():
         for start in range(0, size, projection.chunk):
-            block = matrix[:, start : start + projection.chunk][index].double()
+            columns = matrix[:, start : start + projection.chunk]
+            block, others = columns[index], None if against is None else columns[against]
             if reference is None:
                 ordered = block.sort(0).values
                 towards = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
             else:
-                towards = reference[start : start + projection.chunk].double()
-            gram += block @ block.T
-            dots += block @ towards
-            reference_square += towards @ towards
+                towards = reference[start : start + projection.chunk].to(block.dtype)
             agreeing += (block.sign() == towards.sign()).sum(1)
+            if not all(_squares_fit(values) for values in (block, towards[None], others)):
+                block, towards = block.double(), towards.double()
+                others = None if others is None else others.double()
+            gram += block @ (block if others is None else others).T
+            dots += block @ towards
+            reference_square += float(towards.double() @ towards.double())
             projection.add(block, start, short)
-    norm = gram.diagonal().sqrt()
-    unit = torch.where(norm > 0, 1 / norm, 0.0)
-    cosines = gram * unit[:, None] * unit[None, :]
-    peers = (cosines.sum(1) - cosines.diagonal()) / max(n - 1, 1)
-    length = float(reference_square.sqrt())
-    return Geometry(
-        cosine=dots * unit / length if length > 0 else torch.zeros_like(dots),
-        peer_cosine=peers,
-        norm=norm,
-        sign_consistency=agreeing / max(size, 1),
-        projected=short.T.contiguous(),
-    )
+    return Geometry(gram, dots, reference_square**0.5, agreeing / max(size, 1), short.T.contiguous())
+
+
+def _squares_fit(values: Tensor | None) -> bool:
+    """Products of these values, summed over a range, neither leave float32 nor vanish in it."""
+    if values is None or values.dtype == torch.float64 or not values.numel():
+        return True
+    largest = values.abs().amax(1)
+    return bool(((largest == 0) | ((largest > 1e-12) & (largest < 1e15))).all())
+
+
+def _inverse(norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, 1 / norm, 0.0)
+
+
+def _no_projection(matrix: Tensor) -> Projection:
+    return Projection(matrix.shape[1], matrix.shape[1], seed=0)
 
 
 def standardised(table: Tensor) -> Tensor:

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.base import ServerSide
-from wardround.detection.features import Geometry, measure, standardised
-from wardround.detection.projection import Projection
+from wardround.detection.features import Geometry, standardised
 from wardround.detection.shapley import coalition_game, monte_carlo_shapley
 from wardround.detection.vae import Vae, comparable
 
-__all__ = ["Fingerprints", "take"]
+__all__ = ["CANDIDATES", "Fingerprints", "take"]
 
-CANDIDATE_SHARE = 0.2
-"""Candidate models of a Shapley step that are held at once, as a share of the round's updates."""
+CANDIDATES = 4_000_000
+"""Numbers of candidate models that a Shapley step holds at once (always one model)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +53,17 @@ class Fingerprints:
 
 def take(
     matrix: Tensor,
-    reference: Tensor | None,
+    geometry: Geometry,
     global_weights: Tensor,
     server: ServerSide,
-    projection: Projection,
     generator: torch.Generator,
     permutations: int,
     tolerance: float,
     budget: int | None = None,
     rows: Sequence[int] | None = None,
 ) -> Fingerprints:
-    """The fingerprints of some rows (default: all) in their order."""
-    geometry = measure(matrix, reference, projection, rows)
-    at_a_time = max(projection.size, int(CANDIDATE_SHARE * matrix.numel()))
-    game = coalition_game(matrix, global_weights, server.value, rows, at_a_time)
+    """The fingerprints of some rows (default: all) in their order, of which the geometry is known."""
+    game = coalition_game(matrix, global_weights, server.value, rows, CANDIDATES)
     shapley = monte_carlo_shapley(game, generator, permutations, tolerance, budget)
     metric = game.nobody
     return Fingerprints(geometry, shapley, game.evaluations, metric)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.base import ServerSide
+from wardround.aggregators.kernels import squared_norms
 from wardround.detection.agent import Agent, Transitions, explored, reward
 from wardround.detection.attention import LabelledRounds
-from wardround.detection.features import measure, standardised
-from wardround.detection.fingerprints import Fingerprints, take
+from wardround.detection.features import Geometry, measure, measured_again, standardised
+from wardround.detection.fingerprints import CANDIDATES, Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.projection import Projection
 from wardround.detection.trust import shares
@@ -63,13 +64,14 @@ class Practice:
 
     def honest_rows(self, group: int) -> Tensor:
         """What honest updates look like, as the autoencoder sees them: none attacks in this federation."""
-        parts = []
+        parts = [torch.zeros(0, self.projection.outputs)]
         for draw in range(self.draws):
-            pool = self.server.root_updates(self.round, self.clients + 1, group, draw)
-            if bool(torch.isfinite(pool).all()):
+            pool = self._pool(group, draw)
+            if pool is not None:
                 seen = measure(pool, None, self.projection)
                 parts.append(comparable(seen.projected, float(seen.norm.quantile(0.5))))
-        return torch.cat(parts) if parts else torch.zeros(0, self.projection.outputs)
+            del pool  # before the next one is made
+        return torch.cat(parts)
 
     def episodes(self, group: int, vae: Vae, agent: Agent) -> list[list[PracticeRound]]:
         """One episode an attack: the same made-up federation, draw after draw, with that attack planted.
@@ -82,17 +84,27 @@ class Practice:
         memories = {name: Memory(self.memory_rounds) for name in names}
         told: dict[str, list[PracticeRound]] = {name: [] for name in names}
         for draw in range(self.draws):
-            pool = self.server.root_updates(self.round, self.clients + 1, group, draw)
-            if not bool(torch.isfinite(pool).all()):
+            pool = self._pool(group, draw)
+            if pool is None:
                 continue
             reference, rows = pool[0], pool[1:]
+            calm = measure(rows, reference, self.projection)
             for name in names:
                 asleep = name == NO_ATTACK or draw < starts[name]
                 for byzantine in self._planted(rows, NO_ATTACK if asleep else name, group, draw):
+                    seen = calm
+                    if not asleep:
+                        seen = measured_again(calm, rows, byzantine, reference, self.projection)
                     told[name].append(
-                        self._round(rows, reference, byzantine, memories[name], vae, agent, (group, draw))
+                        self._round(rows, seen, byzantine, memories[name], vae, agent, (group, draw))
                     )
+            del pool, reference, rows  # before the next ones are made
         return [episode for episode in told.values() if episode]
+
+    def _pool(self, group: int, draw: int) -> Tensor | None:
+        """The made-up hospitals' honest updates; None where the server's training went wrong."""
+        pool = self.server.root_updates(self.round, self.clients + 1, group, draw)
+        return pool if bool(torch.isfinite(squared_norms(pool)).all()) else None
 
     def _planted(self, rows: Tensor, attack: str, group: int, draw: int) -> Iterator[Tensor]:
         """Put the attackers' rows in, hand over who they are, and put the honest rows back.
@@ -104,7 +116,7 @@ class Practice:
             yield torch.zeros(len(rows), dtype=torch.bool)
             return
         byzantine, crafted = self.server.plant(rows, attack, self.round, group, draw)
-        if not bool(torch.isfinite(crafted).all()):
+        if not bool(torch.isfinite(squared_norms(crafted)).all()):
             return
         saved = rows[byzantine]
         rows[byzantine] = crafted.to(rows.dtype)
@@ -117,7 +129,7 @@ class Practice:
     def _round(
         self,
         rows: Tensor,
-        reference: Tensor,
+        geometry: Geometry,
         byzantine: Tensor,
         memory: Memory,
         vae: Vae,
@@ -128,14 +140,7 @@ class Practice:
         # The same draws for every attack on the same rows: what differs is the attack's doing.
         generator = torch_generator(server.seed, "practice", self.round, *where)
         prints = take(
-            rows,
-            reference,
-            self.global_weights,
-            server,
-            self.projection,
-            generator,
-            self.permutations,
-            self.tolerance,
+            rows, geometry, self.global_weights, server, generator, self.permutations, self.tolerance
         )
         table = prints.table(vae)
         tokens = standardised(table).float()
@@ -151,11 +156,12 @@ class Practice:
 
     def _gains(self, rows: Tensor, actions: Tensor, prints: Fingerprints) -> Tensor:
         """ΔAcc on the validation samples, were the model moved with each of these trusts."""
-        values = []
-        for action in actions:
-            moved = self.global_weights + shares(action).to(rows.dtype) @ rows
-            values.append(self.server.value(moved[None]).float())
-        return torch.cat(values) - prints.metric if values else torch.zeros(0)
+        weights = torch.stack([shares(action) for action in actions]).to(rows.dtype)
+        at_once = max(1, CANDIDATES // rows.shape[1])
+        values = [
+            self.server.value((some @ rows).add_(self.global_weights)) for some in weights.split(at_once)
+        ]
+        return torch.cat(values).float() - prints.metric
 
 
 def labelled_rounds(episodes: list[list[PracticeRound]]) -> LabelledRounds:

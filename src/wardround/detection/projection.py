@@ -51,7 +51,7 @@ class Projection:
         return torch.zeros(self.outputs, rows, dtype=torch.float64)
 
     def add(self, block: Tensor, start: int, into: Tensor) -> None:
-        """Add columns `start` … of some rows (rows × columns, float64) to `into` (outputs × rows).
+        """Add columns `start` … of some rows (rows × columns) to `into` (outputs × rows).
 
         `start` must be a multiple of `chunk`, and the block no wider than it.
         """
@@ -62,11 +62,11 @@ class Projection:
         generator = torch_generator(self.seed, "projection", start // self.chunk)
         bucket = torch.randint(self.dimension, (columns,), generator=generator)
         sign = torch.randint(2, (columns, 1), generator=generator).mul_(2).sub_(1)
-        into.index_add_(0, bucket, block.T * sign)
+        into.index_add_(0, bucket, (block.T * sign.to(block.dtype)).double())
 
     def apply(self, matrix: Tensor) -> Tensor:
         """All rows projected: rows × outputs, in float64."""
         sums = self.empty(len(matrix))
         for start in range(0, self.size, self.chunk):
-            self.add(matrix[:, start : start + self.chunk].double(), start, sums)
+            self.add(matrix[:, start : start + self.chunk], start, sums)
         return sums.T.contiguous()

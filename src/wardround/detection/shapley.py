@@ -85,7 +85,9 @@ def coalition_game(
         shares = torch.zeros(len(coalitions), len(matrix), dtype=matrix.dtype)
         members = coalitions.to(matrix.dtype)
         shares[:, order] = members / members.sum(1, keepdim=True).clamp(min=1)
-        return torch.cat([value(global_weights + some @ matrix).double() for some in shares.split(step)])
+        return torch.cat(
+            [value((some @ matrix).add_(global_weights)).double() for some in shares.split(step)]
+        )
 
     return Game(len(order), worth)
 
