@@ -78,6 +78,8 @@ class Measured:
 
     run: Run
     values: dict[str, float | None] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    """Each client's mean weight as a multiple of an equal share."""
 
     def __getitem__(self, name: str) -> float | None:
         return self.values.get(name)
@@ -88,7 +90,9 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     finished = [run for run in runs if run.finished]
     measured = []
     for done, run in enumerate(finished, start=1):
-        measured.append(Measured(run, _own(run)))
+        lines = run.clients  # read once: this is most of the work
+        shares = judged.shares_of_weight(lines)
+        measured.append(Measured(run, _own(run, lines, shares), shares))
         progress(done)
     clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
     best: dict[tuple[str, int], float] = {}
@@ -110,8 +114,7 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     return measured
 
 
-def _own(run: Run) -> dict[str, float | None]:
-    lines = run.clients
+def _own(run: Run, lines: list[dict[str, Any]], shares: dict[str, float]) -> dict[str, float | None]:
     curve = [value for _, value in run.curve]
     values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
     values |= {"loss": run.final("loss"), "attack_success": run.final("attack_success")}
@@ -120,7 +123,6 @@ def _own(run: Run) -> dict[str, float | None]:
     values |= _verdicts(run, lines)
     values["score_variation"] = judged.variation(lines, "score")
     values["threshold_variation"] = judged.variation(lines, "threshold")
-    shares = judged.shares_of_weight(lines)
     minority = [shares[client] for client in judged.minority_clients(run) if client in shares]
     values["minority_share"] = fmean(minority) if minority else None
     values["least_minority_share"] = min(minority, default=None)

@@ -173,11 +173,10 @@ def minority_weights(measured: Sequence[Measured]) -> Table:
     for m in measured:
         held = m.run.record.get("clients") or {}
         far = judged.distance_from_the_rest(held) if held else {}
-        shares = judged.shares_of_weight(m.run.clients)
         own = judged.own_metrics(m.run, "auroc")
         labels = (m.run.setting, m.run.attack, m.run.method, m.run.seed)
         rows += [
-            [*labels, client, far[client], shares.get(client), own.get(client)]
+            [*labels, client, far[client], m.shares.get(client), own.get(client)]
             for client in judged.minority_clients(m.run)
         ]
     columns = ["setting", "attack", "method", "seed", "client", "distance", "share of weight", "own AUROC"]
