@@ -25,6 +25,13 @@ def test_pads_look_uniform_and_differ_by_client_session_round_and_part():
     assert abs(np.concatenate(pads).var() - 1 / 3) < 0.005
 
 
+def test_a_pad_hides_the_small_digits_too():
+    """The pad's own remainder modulo a step far below any entry of an update is uniform."""
+    remainder = np.mod(Pad(b"key").real(50_000, 2.0**20), 2.0**-20) * 2.0**20
+    counts = np.histogram(remainder, bins=10, range=(0, 1))[0]
+    assert np.abs(counts / 5000 - 1).max() < 0.08  # 6 standard errors
+
+
 @given(st.integers(1, 10**60), st.integers(0, 5))
 def test_integers_are_below_their_bound(below, part):
     assert 0 <= Pad(b"key").integer(below, part) < below

@@ -33,9 +33,9 @@ class Pad:
         return hashlib.shake_256(self.seed + part.to_bytes(8, "big")).digest(length)
 
     def real(self, count: int, bound: float, part: int = 0) -> np.ndarray:
-        """Multiples of bound·2⁻³¹, uniform in [−bound, bound): few bits, so that sums of them stay exact."""
-        drawn = np.frombuffer(self.stream(part, 4 * count), dtype="<i4")
-        return drawn.astype(np.float64) * (bound / 2**31)
+        """Uniform in [−bound, bound), 53 bits each: a coarser pad would show what lies between its steps."""
+        drawn = np.frombuffer(self.stream(part, 8 * count), dtype="<i8") >> 11
+        return drawn.astype(np.float64) * (bound / 2**52)
 
     def integer(self, below: int, part: int) -> int:
         """A number in [0, below), uniform to within 2⁻¹²⁸."""
