@@ -178,7 +178,10 @@ class Aggregator(Configurable):
         """Have everything compiled that a first round of that shape would otherwise wait for.
 
         A copy of the rule aggregates made-up rounds; the rule itself, its state included, is not touched.
+        A rule that asks its server has no made-up rounds to try.
         """
+        if self.needs_server:
+            return
         twin = type(self)(self.params)
         columns = min(dimension, WARM_UP_COLUMNS)
         rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -121,6 +121,7 @@ def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen:
         done = checkpoint["round"]
     folder.cut_after(done)
     folder.write_config({**config.plain(), RECORD: record(federation)})
+    federation.rule.warm_up(federation.per_round, federation.layout.size)  # or round 1 would wait for it
     status, reason = "failed", None
     try:
         for number in range(done + 1, config.rounds + 1):
