@@ -34,12 +34,12 @@ def progress(title: str, total: int, every_seconds: float = 10.0) -> Iterator[Ad
             task = bar.add_task(title, total=total, note="")
             yield lambda done, note="": bar.update(task, completed=done, note=note)
         return
-    last = time.monotonic() - every_seconds
+    last, told = time.monotonic() - every_seconds, -1
 
     def plain(done: int, note: str = "") -> None:
-        nonlocal last
-        if time.monotonic() - last >= every_seconds or done >= total:
-            last = time.monotonic()
+        nonlocal last, told
+        if done > told and (time.monotonic() - last >= every_seconds or done >= total):
+            last, told = time.monotonic(), done
             print(f"{title}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield plain
@@ -51,7 +51,7 @@ def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
     table.add_column("method")
     table.add_column("attack")
     for name in ("AUROC", "lost to the attack", "attackers found", "false alarms"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=name == "AUROC")
     for number, line in enumerate(lines):
         # How a rule without flags "finds": it gives the client next to no weight.
         mark = "*" if line.verdict == "weights" else ""
