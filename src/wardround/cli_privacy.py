@@ -24,6 +24,13 @@ ACCESS_LOG = "access.jsonl"
 COLUMNS = ("mean norm", "spread", "mean cosine", "reliability", "rounds")
 
 
+class ModeName(StrEnum):
+    """What a steward's keys are for."""
+
+    FEDMED = "encrypted-fedmed"
+    CAAC = "encrypted-caac"
+
+
 class CipherName(StrEnum):
     """Which keys a steward makes."""
 
@@ -44,6 +51,7 @@ def steward(
         str | None,
         typer.Option(help="Makes the folder: ids with commas between, or how many (hospital-00, …)."),
     ] = None,
+    mode: Annotated[ModeName, typer.Option(help="When the folder is made.")] = ModeName.FEDMED,
     cipher: Annotated[CipherName, typer.Option(help="When the folder is made.")] = CipherName.CKKS,
     min_cohort: Annotated[int, typer.Option(min=2, help="Fewest clients in an opened sum.")] = 3,
     max_share: Annotated[float, typer.Option(help="Largest share of one client in it.")] = 0.5,
@@ -76,7 +84,7 @@ def steward(
             )
         except ValidationError as error:
             raise ConfigError(f"steward: {explain(error, Policy)}") from None
-        vault.make(_ids(clients), cipher.value, policy, noise)
+        vault.make(_ids(clients), mode.value, cipher.value, policy, noise)
     service = StewardService(
         vault.steward(), server_key(vault.keys), host, port, certificate, certificate_key
     )

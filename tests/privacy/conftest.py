@@ -3,7 +3,7 @@ import pytest
 
 from wardround.privacy.ckks import CkksPublic, CkksSecret
 from wardround.privacy.pads import pad_for, tag_for
-from wardround.privacy.steward import Deposit, Policy, Steward
+from wardround.privacy.steward import DEPOSITS, PADDED_SUMS, Deposit, Policy, Steward
 
 CLIENTS = tuple(f"hospital-{i}" for i in range(5))
 
@@ -23,11 +23,11 @@ def public(secret):
 class Bench:
     """A steward with five clients, and what a server that follows the protocol would send."""
 
-    def __init__(self, secret, public, policy=None, dimension=20):
+    def __init__(self, secret, public, mode=PADDED_SUMS, policy=None, dimension=20):
         self.log = []
         self.public = public
         self.keys = {client: client.encode() * 4 for client in CLIENTS}
-        self.steward = Steward(secret, self.keys, policy or Policy(), self.log.append)
+        self.steward = Steward(secret, self.keys, mode, policy or Policy(), self.log.append)
         self.session = self.steward.begin()
         rng = np.random.default_rng(1)
         self.updates = {client: rng.normal(size=dimension) * 0.05 for client in CLIENTS}
@@ -62,6 +62,11 @@ class Bench:
 @pytest.fixture
 def bench(secret, public):
     return Bench(secret, public)
+
+
+@pytest.fixture
+def depositing(secret, public):
+    return Bench(secret, public, DEPOSITS)
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ def test_a_run_ends_where_it_ends_in_the_clear(tiny, tmp_path, mode, rule):
     assert hidden["final"]["loss"] == pytest.approx(plain["final"]["loss"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_encrypted_run_goes_on_where_it_was_stopped(tiny, tmp_path):
     """Up to the ciphers' noise: cosines are measured against the sum opened before the stop."""
     tiny |= {"aggregator": {"name": "caac", "t_boot": 1}, "privacy": {"mode": "encrypted-caac"}}

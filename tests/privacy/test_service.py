@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.refusals import Refused
 from wardround.privacy.remote import RemoteSteward
 from wardround.privacy.service import StewardService
-from wardround.privacy.steward import Deposit
+from wardround.privacy.steward import DEPOSITS, PADDED_SUMS, Deposit
 from wardround.privacy.vault import Vault, client_keys, server_key
 from wardround.privacy.wire import NotAuthentic, pack_message, signed_headers
 
@@ -32,18 +33,24 @@ THIRDS = dict.fromkeys(CLIENTS, 0.25)
 def vault(tmp_path_factory):
     pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
     vault = Vault(tmp_path_factory.mktemp("steward") / "vault")
-    vault.make(CLIENTS)
+    vault.make(CLIENTS, PADDED_SUMS)
     return vault
 
 
-@pytest.fixture(scope="module")
-def service(vault):
+@contextmanager
+def served(vault):
     with StewardService(vault.steward(), server_key(vault.keys)) as service:
         thread = threading.Thread(target=service.serve_forever, daemon=True)
         thread.start()
         yield service
         service.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def service(vault):
+    with served(vault) as service:
+        yield service
 
 
 @pytest.fixture
@@ -57,27 +64,44 @@ def public(remote):
 
 
 def padded_sum(vault, public, session, updates, round=1):
-    keys = client_keys(vault.keys)
+    keys = client_keys(vault.keys, PADDED_SUMS)
     return public.combine(
         (public.encrypt(updates[c], pad_for(keys[c], session, round)), THIRDS[c]) for c in CLIENTS
     )
 
 
-def test_a_sum_and_scalars_over_a_connection(vault, remote, public):
+def updates_of(dimension):
     rng = np.random.default_rng(0)
-    updates = {client: rng.normal(size=10) for client in CLIENTS}
-    expected = sum(0.25 * update for update in updates.values())
-    session = remote.begin()
+    return {client: rng.normal(size=dimension) for client in CLIENTS}
+
+
+def test_a_sum_over_a_connection(vault, remote, public):
+    updates, session = updates_of(10), remote.begin()
     got = remote.open_padded_sum(session, 1, THIRDS, padded_sum(vault, public, session, updates))
-    assert got == pytest.approx(expected, abs=1e-4)
-    keys, deposits = client_keys(vault.keys), {}
-    for client in CLIENTS:
-        ciphertext = public.encrypt(updates[client], None)
-        deposits[client] = Deposit(ciphertext, tag_for(keys[client], session, 2, client, ciphertext))
-    measured = remote.measure(session, 2, deposits)
-    for client, update in updates.items():
-        assert measured[client].norm == pytest.approx(np.linalg.norm(update), rel=1e-4)
-    assert remote.open_measured_sum(session, 2, THIRDS) == pytest.approx(expected, abs=1e-4)
+    assert got == pytest.approx(sum(0.25 * update for update in updates.values()), abs=1e-4)
+
+
+def test_scalars_and_their_sum_over_a_connection(tmp_path):
+    pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
+    vault, updates = Vault(tmp_path), updates_of(10)
+    vault.make(CLIENTS, DEPOSITS)
+    keys, deposits = client_keys(vault.keys, DEPOSITS), {}
+    with served(vault) as service:
+        remote = RemoteSteward(service.address, server_key(vault.keys), timeout=30)
+        public, session = CkksPublic(remote.public_context()[1]), remote.begin()
+        for client in CLIENTS:
+            ciphertext = public.encrypt(updates[client], None)
+            deposits[client] = Deposit(ciphertext, tag_for(keys[client], session, 2, client, ciphertext))
+        measured = remote.measure(session, 2, deposits)
+        for client, update in updates.items():
+            assert measured[client].norm == pytest.approx(np.linalg.norm(update), rel=1e-4)
+        got = remote.open_measured_sum(session, 2, THIRDS)
+    assert got == pytest.approx(sum(0.25 * update for update in updates.values()), abs=1e-4)
+
+
+def test_a_clients_key_says_what_it_is_for(vault):
+    with pytest.raises(ConfigError, match="a key for mode encrypted-fedmed, not for encrypted-caac"):
+        client_keys(vault.keys, DEPOSITS)
 
 
 def test_refusals_travel_and_are_logged(vault, remote, public):
@@ -164,7 +188,7 @@ def test_keys_are_for_their_owner_only_and_never_replaced(vault):
     for path in vault.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or path.suffix == ".npy", path
     with pytest.raises(ConfigError, match="not replaced"):
-        vault.make(CLIENTS)
+        vault.make(CLIENTS, PADDED_SUMS)
     with pytest.raises(ConfigError, match="no steward's folder"):
         Vault(vault.folder / "other").steward()
 
@@ -181,37 +205,48 @@ def test_a_steward_that_comes_back_remembers_what_it_opened(vault, remote, publi
 
 
 @pytest.mark.slow
-def test_a_run_with_a_steward_process(tmp_path):
+@pytest.mark.parametrize(("mode", "rule"), [(PADDED_SUMS, "fedmed"), (DEPOSITS, "caac")])
+def test_a_run_with_a_steward_process(tmp_path, mode, rule):
     pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
     code = (
         "import typer; from wardround.cli_privacy import mount; app = typer.Typer();"
         "app.callback()(lambda: None); mount(app); app()"
     )
     folder = tmp_path / "steward"
+    options = ["--clients", "6", "--port", "0", "--mode", mode]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "steward", str(folder), "--clients", "6", "--port", "0"],
+        [sys.executable, "-c", code, "steward", str(folder), *options],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
+    config = {
+        "dataset": {"name": "synthetic", "samples": 400, "features": 6},
+        "partition": {"name": "dirichlet", "clients": 6},
+        "model": {"name": "mlp", "hidden": [8]},
+        "aggregator": {"name": rule},
+        "rounds": 3,
+    }
     try:
         address = re.search(r"http://[\d.:]+", process.stdout.readline()).group()
-        config = {
-            "dataset": {"name": "synthetic", "samples": 400, "features": 6},
-            "partition": {"name": "dirichlet", "clients": 6},
-            "model": {"name": "mlp", "hidden": [8]},
-            "rounds": 3,
-        }
-        for mode, rule in (("encrypted-fedmed", "fedmed"), ("encrypted-caac", "caac")):
-            config["aggregator"] = {"name": rule}
-            plain = run(load_config(config), tmp_path / "runs").summary()
-            privacy = {"mode": mode, "steward": address, "steward_keys": str(folder / "keys")}
-            hidden = run(load_config({**config, "privacy": privacy}), tmp_path / "runs")
-            assert hidden.summary()["final"]["loss"] == pytest.approx(plain["final"]["loss"], abs=1e-3)
-            assert hidden.summary()["skipped_rounds"] == 0
-        kinds = [json.loads(line)["kind"] for line in (folder / "openings.jsonl").read_text().splitlines()]
-        assert kinds.count("sum") == 6
-        assert kinds.count("scalars") == 3
+        plain = run(load_config(config), tmp_path / "runs").summary()
+        privacy = {"mode": mode, "steward": address, "steward_keys": str(folder / "keys")}
+        checked = load_config({**config, "privacy": privacy})
+
+        def stop(result):
+            if result.round == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(checked, tmp_path / "runs", stop)
+        hidden = run(checked, tmp_path / "runs")  # goes on, in a new session
     finally:
         process.terminate()
         process.wait()
+    assert hidden.summary()["final"]["loss"] == pytest.approx(plain["final"]["loss"], abs=1e-3)
+    assert hidden.summary()["skipped_rounds"] == 0
+    lines = [json.loads(line) for line in (folder / "openings.jsonl").read_text().splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds.count("sum") == 3
+    assert kinds.count("scalars") == (3 if mode == DEPOSITS else 0)
+    assert any(line.get("after") for line in lines if line["kind"] == "begin")

@@ -103,101 +103,120 @@ class TestAServerThatLies:
 
 
 class TestDeposits:
-    def test_scalars_and_sum_are_those_of_the_plain_updates(self, bench):
-        mean = bench.expected(bench.even)
+    def test_scalars_and_sum_are_those_of_the_plain_updates(self, depositing):
+        mean = depositing.expected(depositing.even)
         for round in (1, 2):
-            measured = bench.steward.measure(bench.session, round, bench.deposits(round))
-            for client, update in bench.updates.items():
+            measured = depositing.steward.measure(depositing.session, round, depositing.deposits(round))
+            for client, update in depositing.updates.items():
                 assert measured[client].norm == pytest.approx(np.linalg.norm(update), rel=1e-4)
                 if round == 1:
                     assert measured[client].cosine is None
                 else:
                     lengths = np.linalg.norm(update) * np.linalg.norm(mean)
                     assert measured[client].cosine == pytest.approx(update @ mean / lengths, abs=1e-4)
-            got = bench.steward.open_measured_sum(bench.session, round, bench.coefficients(bench.even))
+            got = depositing.steward.open_measured_sum(
+                depositing.session, round, depositing.coefficients(depositing.even)
+            )
             assert relative(got, mean) < 1e-4
 
-    def test_one_ciphertext_under_several_names_is_refused(self, bench):
-        deposits = bench.deposits()
+    def test_one_ciphertext_under_several_names_is_refused(self, depositing):
+        deposits = depositing.deposits()
         deposits[B] = deposits[C] = deposits[A]
         with pytest.raises(Refused, match="not signed by hospital-1"):
-            bench.steward.measure(bench.session, 1, deposits)
+            depositing.steward.measure(depositing.session, 1, deposits)
 
-    def test_a_ciphertext_the_server_made_is_refused(self, bench):
-        deposits = bench.deposits()
-        deposits[B] = bench.deposit(B, signer=A)
+    def test_a_ciphertext_the_server_made_is_refused(self, depositing):
+        deposits = depositing.deposits()
+        deposits[B] = depositing.deposit(B, signer=A)
         with pytest.raises(Refused, match="not signed by hospital-1"):
-            bench.steward.measure(bench.session, 1, deposits)
+            depositing.steward.measure(depositing.session, 1, deposits)
         forged = Deposit(deposits[C].ciphertext + b"x", deposits[C].tag)
         with pytest.raises(Refused, match="not signed by hospital-2"):
-            bench.steward.measure(bench.session, 1, {**bench.deposits(), C: forged})
+            depositing.steward.measure(depositing.session, 1, {**depositing.deposits(), C: forged})
 
-    def test_a_replayed_deposit_is_refused(self, bench):
-        old = bench.deposits(round=1)
-        bench.steward.measure(bench.session, 1, old)
+    def test_a_replayed_deposit_is_refused(self, depositing):
+        old = depositing.deposits(round=1)
+        depositing.steward.measure(depositing.session, 1, old)
         with pytest.raises(Refused, match="not signed"):
-            bench.steward.measure(bench.session, 2, old)
+            depositing.steward.measure(depositing.session, 2, old)
         with pytest.raises(Refused, match="a replay"):
-            bench.steward.measure(bench.session, 1, old)
+            depositing.steward.measure(depositing.session, 1, old)
 
-    def test_a_client_is_measured_once_a_round(self, bench):
-        bench.steward.measure(bench.session, 1, bench.deposits())
+    def test_a_client_is_measured_once_a_round(self, depositing):
+        depositing.steward.measure(depositing.session, 1, depositing.deposits())
         with pytest.raises(Refused, match="measured already"):
-            bench.steward.measure(bench.session, 1, bench.deposits())
+            depositing.steward.measure(depositing.session, 1, depositing.deposits())
 
-    def test_more_than_two_openings_a_client_and_round_are_refused(self, bench):
-        bench.steward.measure(bench.session, 1, bench.deposits())
-        bench.steward.open_measured_sum(bench.session, 1, bench.even)
+    def test_more_than_two_openings_a_client_and_round_are_refused(self, depositing):
+        depositing.steward.measure(depositing.session, 1, depositing.deposits())
+        depositing.steward.open_measured_sum(depositing.session, 1, depositing.even)
         for again in (
-            lambda: bench.steward.measure(bench.session, 1, bench.deposits()),
-            lambda: bench.steward.open_measured_sum(bench.session, 1, bench.even),
-            lambda: bench.open(bench.even),
+            lambda: depositing.steward.measure(depositing.session, 1, depositing.deposits()),
+            lambda: depositing.steward.open_measured_sum(depositing.session, 1, depositing.even),
         ):
             with pytest.raises(Refused):
                 again()
-        opened = [line for line in bench.log if "refused" not in line and A in line["clients"]]
+        opened = [line for line in depositing.log if "refused" not in line and A in line["clients"]]
         assert len(opened) == 2
 
-    def test_sums_of_deposits_obey_the_same_policy(self, bench):
-        bench.steward.measure(bench.session, 1, bench.deposits())
+    def test_sums_of_deposits_obey_the_same_policy(self, depositing):
+        depositing.steward.measure(depositing.session, 1, depositing.deposits())
         for values, reason in (
             ({A: 1.0}, "cohort of 1"),
             ({**dict.fromkeys((B, C, D, E), 0.0), A: 1.0}, "cohort of 1"),
             ({A: 0.8, B: 0.1, C: 0.1}, "more than 0.5"),
         ):
             with pytest.raises(Refused, match=reason):
-                bench.steward.open_measured_sum(bench.session, 1, values)
+                depositing.steward.open_measured_sum(depositing.session, 1, values)
 
-    def test_scalars_of_a_lone_client_are_refused(self, bench):
+    def test_scalars_of_a_lone_client_are_refused(self, depositing):
         with pytest.raises(Refused, match="cohort of 1"):
-            bench.steward.measure(bench.session, 1, {A: bench.deposit(A)})
+            depositing.steward.measure(depositing.session, 1, {A: depositing.deposit(A)})
 
-    def test_a_sum_without_its_deposit_is_refused(self, bench):
-        three = {client: bench.deposit(client) for client in (A, B, C)}
-        bench.steward.measure(bench.session, 1, three)
+    def test_a_sum_without_its_deposit_is_refused(self, depositing):
+        three = {client: depositing.deposit(client) for client in (A, B, C)}
+        depositing.steward.measure(depositing.session, 1, three)
         with pytest.raises(Refused, match="no deposit of hospital-3"):
-            bench.steward.open_measured_sum(bench.session, 1, {A: 0.25, B: 0.25, C: 0.25, D: 0.25})
+            depositing.steward.open_measured_sum(depositing.session, 1, {A: 0.25, B: 0.25, C: 0.25, D: 0.25})
 
-    def test_a_norm_that_wraps_around_does_not_pass(self, bench):
+    def test_a_norm_that_wraps_around_does_not_pass(self, depositing):
         """A malicious client encrypts values so long that their squares wrap to a small reading."""
-        public = bench.public
+        public = depositing.public
         longest = np.zeros(20)
         longest[0] = 2.0**31
         slots = np.zeros(4096)
         slots[:20] = longest
         ciphertext = pack(20, [public.tenseal.ckks_vector(public.context, slots).serialize()])
-        deposits = bench.deposits()
-        deposits[A] = Deposit(ciphertext, tag_for(bench.keys[A], bench.session, 1, A, ciphertext))
-        measured = bench.steward.measure(bench.session, 1, deposits)
+        deposits = depositing.deposits()
+        deposits[A] = Deposit(ciphertext, tag_for(depositing.keys[A], depositing.session, 1, A, ciphertext))
+        measured = depositing.steward.measure(depositing.session, 1, deposits)
         assert measured[A].norm < 2.0**30  # the reading is wrong, as the attacker wants it
         with pytest.raises(Refused, match="longer than its parts"):
-            bench.steward.open_measured_sum(bench.session, 1, bench.even)
+            depositing.steward.open_measured_sum(depositing.session, 1, depositing.even)
 
-    def test_profile_noise_is_added_before_scalars_leave(self, bench):
-        bench.steward.profile_noise = ProfileNoise(epsilon=1.0, delta=1e-5, clip=1.0)
-        measured = bench.steward.measure(bench.session, 1, bench.deposits())
-        errors = [abs(measured[c].norm - np.linalg.norm(u)) for c, u in bench.updates.items()]
+    def test_profile_noise_is_added_before_scalars_leave(self, depositing):
+        depositing.steward.profile_noise = ProfileNoise(epsilon=1.0, delta=1e-5, clip=1.0)
+        measured = depositing.steward.measure(depositing.session, 1, depositing.deposits())
+        errors = [abs(measured[c].norm - np.linalg.norm(u)) for c, u in depositing.updates.items()]
         assert max(errors) > 0.01
+
+
+class TestModesAreKeptApart:
+    def test_an_unpadded_ciphertext_cannot_be_lifted_above_the_pads(self, depositing, make_bench):
+        """Scaled by 2^38 a bare update would stand out above any pad: no padded opening where there are bare ones."""
+        bare = depositing.deposit(A).ciphertext
+        lifted = depositing.public.combine([(bare, 2.0**31)])
+        with pytest.raises(Refused, match="its keys are for encrypted-caac"):
+            depositing.open(depositing.even, lifted)
+        careless = make_bench()  # the same cipher keys in the other mode: what would happen
+        got = careless.open(careless.even, lifted)
+        assert correlation(got, depositing.updates[A]) > 0.9
+
+    def test_deposits_are_not_taken_where_sums_are_padded(self, bench):
+        with pytest.raises(Refused, match="its keys are for encrypted-fedmed"):
+            bench.steward.measure(bench.session, 1, bench.deposits())
+        with pytest.raises(Refused, match="its keys are for encrypted-fedmed"):
+            bench.steward.open_measured_sum(bench.session, 1, bench.even)
 
 
 class TestTheLog:

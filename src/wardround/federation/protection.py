@@ -228,11 +228,13 @@ class _Channel:
         if params.steward is None:
             self.keys = {client: secrets.token_bytes(32) for client in clients}
             noise = None if params.profile_noise is None else params.profile_noise.noise()
-            self.own = Steward(new_secret(params.cipher), self.keys, params.policy(), profile_noise=noise)
+            self.own = Steward(
+                new_secret(params.cipher), self.keys, params.mode, params.policy(), profile_noise=noise
+            )
             self.steward = self.own
         else:
             folder = Path(params.steward_keys or "")
-            self.keys = client_keys(folder)
+            self.keys = client_keys(folder, params.mode)
             unknown = [client for client in clients if client not in self.keys]
             if unknown:
                 raise ConfigError(

@@ -10,6 +10,9 @@ It never takes the server's word for what it opens:
   only the results. The direction of the cosines is the sum it opened last: a server that could choose it would
   read one coordinate a round.
 
+A steward does the one or the other, for as long as its keys live: a server that held unpadded ciphertexts could scale
+one until it stands out above the pads that a padded opening takes off.
+
 So refusals by cohort and weight hold against a server that lies. They do not hold against a server that also
 owns the rest of a cohort: whoever knows all other updates can subtract them.
 """
@@ -29,6 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import Field
 
+from wardround.errors import ParameterError
 from wardround.privacy.ciphers import SecretSide
 from wardround.privacy.ckks import CkksSecret
 from wardround.privacy.dp import ProfileNoise
@@ -36,7 +40,10 @@ from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.refusals import Refused
 from wardround.registry import Parameters
 
-__all__ = ["Deposit", "Measured", "Policy", "Steward", "StewardHandle"]
+__all__ = ["DEPOSITS", "PADDED_SUMS", "Deposit", "Measured", "Policy", "Steward", "StewardHandle"]
+
+PADDED_SUMS = "encrypted-fedmed"
+DEPOSITS = "encrypted-caac"
 
 MAX_OPENINGS = 2
 """A client and round: its two scalars together are one opening, the sum it is part of another."""
@@ -111,13 +118,16 @@ class Steward:
         self,
         secret: SecretSide,
         client_keys: Mapping[str, bytes],
+        mode: str,
         policy: Policy | None = None,
         log: Callable[[dict[str, Any]], None] | None = None,
         names: Callable[[str], str] = str,
         profile_noise: ProfileNoise | None = None,
         keep: Callable[[str, Session], None] | None = None,
     ) -> None:
-        self.secret, self.client_keys = secret, dict(client_keys)
+        if mode not in (PADDED_SUMS, DEPOSITS):
+            raise ParameterError(f"a steward's mode is {PADDED_SUMS} or {DEPOSITS}, got {mode!r}")
+        self.secret, self.client_keys, self.mode = secret, dict(client_keys), mode
         self.policy = policy or Policy()
         self.log = log or (lambda line: None)
         self.names = names  # how clients are called in the log
@@ -150,6 +160,7 @@ class Steward:
     ) -> np.ndarray:
         """Open Σ coefficient · (update + pad) and take off the pads of exactly these clients and weights."""
         with self._lock:
+            self._must_be(PADDED_SUMS, "sum", session, round, coefficients)
             state = self._enter("sum", session, round, coefficients)
             self._check_cohort("sum", session, round, coefficients)
             self._spend("sum", session, round, state, coefficients)
@@ -167,6 +178,7 @@ class Steward:
     def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
         """Norm and cosine of every deposit: two scalars a client."""
         with self._lock:
+            self._must_be(DEPOSITS, "scalars", session, round, deposits)
             state = self._enter("scalars", session, round, deposits)
             secret = self._ckks("scalars", session, round)
             for client, deposit in deposits.items():
@@ -195,6 +207,7 @@ class Steward:
     def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
         """Sum the round's deposits with these coefficients, encrypted, and open the sum."""
         with self._lock:
+            self._must_be(DEPOSITS, "sum", session, round, coefficients)
             state = self._enter("sum", session, round, coefficients)
             secret = self._ckks("sum", session, round)
             missing = [client for client in coefficients if client not in state.deposits]
@@ -241,6 +254,12 @@ class Steward:
                 kind, session, round, [], f"{self.secret.name} has no inner products; ckks has"
             )
         return self.secret
+
+    def _must_be(self, mode: str, kind: str, session: str, round: int, clients: Any) -> None:
+        if self.mode != mode:
+            raise self._refusal(
+                kind, session, round, clients, f"its keys are for {self.mode}, this is a request of {mode}"
+            )
 
     def _enter(self, kind: str, session: str, round: int, clients: Any) -> Session:
         state = self.sessions.get(session)

@@ -1,6 +1,6 @@
 """A steward's folder: its secret key, the keys it shares with server and clients, its sessions, its log.
 
-    FOLDER/steward.json     cipher and policy
+    FOLDER/steward.json     mode, cipher and policy
     FOLDER/secret.key       the cipher's secret; stays here
     FOLDER/keys/server.key  shared with the server
     FOLDER/keys/client-….key  one a client, each shared with that client alone
@@ -29,7 +29,7 @@ from wardround.errors import ConfigError
 from wardround.privacy.ciphers import new_secret, secret_side
 from wardround.privacy.params import ProfileNoiseParams
 from wardround.privacy.pseudonyms import Pseudonyms
-from wardround.privacy.steward import Policy, Session, Steward
+from wardround.privacy.steward import DEPOSITS, Policy, Session, Steward
 from wardround.registry import explain
 
 __all__ = ["Vault", "client_keys", "server_key"]
@@ -57,6 +57,7 @@ class Vault:
     def make(
         self,
         clients: Sequence[str],
+        mode: str,
         cipher: str = "ckks",
         policy: Policy | None = None,
         profile_noise: ProfileNoiseParams | None = None,
@@ -66,6 +67,8 @@ class Vault:
             raise ConfigError(f"{self.folder}: a steward's folder already; its keys are not replaced")
         if len(set(clients)) < 2:
             raise ConfigError("a steward needs the ids of its clients, at least two different ones")
+        if mode == DEPOSITS and cipher != "ckks":
+            raise ConfigError(f"mode {DEPOSITS} needs inner products under encryption: cipher ckks has them")
         secret = new_secret(cipher)
         for path in (self.folder, self.keys, self.sessions):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,8 +76,12 @@ class Vault:
         _write(self.keys / "server.key", secrets.token_hex(32).encode())
         _write(self.keys / "pseudonyms.key", secrets.token_hex(32).encode())
         for client in dict.fromkeys(clients):
-            _write(self.keys / f"{PREFIX}{quote(client, safe='')}.key", secrets.token_hex(32).encode())
+            path = self.keys / f"{PREFIX}{quote(client, safe='')}.key"
+            # A client must not take the mode on the server's word: what it would send unpadded in one mode, the
+            # other's steward would help to open.
+            _write(path, f"{mode} {secrets.token_hex(32)}".encode())
         settings = {
+            "mode": mode,
             "cipher": cipher,
             "policy": (policy or Policy()).model_dump(),
             "profile_noise": None if profile_noise is None else profile_noise.model_dump(),
@@ -96,7 +103,8 @@ class Vault:
             raise ConfigError(f"{self.settings_path}: cannot be read ({error})") from None
         steward = Steward(
             secret_side(settings["cipher"], self.secret_path.read_bytes()),
-            client_keys(self.keys),
+            client_keys(self.keys, settings["mode"]),
+            settings["mode"],
             policy,
             self.log,
             Pseudonyms(_read_key(self.keys / "pseudonyms.key")),
@@ -141,12 +149,12 @@ class Vault:
         return found
 
 
-def client_keys(folder: Path) -> dict[str, bytes]:
-    """The clients' keys in a folder of keys."""
+def client_keys(folder: Path, mode: str) -> dict[str, bytes]:
+    """The clients' keys in a folder of keys, which must be keys for this mode."""
     paths = sorted(Path(folder).glob(f"{PREFIX}*.key"))
     if not paths:
         raise ConfigError(f"{folder}: no client's key in it")
-    return {unquote(path.stem.removeprefix(PREFIX)): _read_key(path) for path in paths}
+    return {unquote(path.stem.removeprefix(PREFIX)): _read_key(path, mode) for path in paths}
 
 
 def server_key(folder: Path) -> bytes:
@@ -154,13 +162,17 @@ def server_key(folder: Path) -> bytes:
     return _read_key(Path(folder) / "server.key")
 
 
-def _read_key(path: Path) -> bytes:
+def _read_key(path: Path, mode: str | None = None) -> bytes:
     try:
-        return bytes.fromhex(path.read_text().strip())
+        *words, digits = path.read_text().split()
+        key = bytes.fromhex(digits)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise ConfigError(f"{path}: not a key of this program") from None
+    if mode is not None and words != [mode]:
+        raise ConfigError(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
+    return key
 
 
 def _private(path: str, flags: int) -> int:
