@@ -112,6 +112,8 @@ def test_a_refused_opening_skips_the_round_and_says_why():
     assert "the steward refuses round 1" in got.skipped
     assert not got.delta.any()
     assert got.delta.shape == (DIMENSION,)
+    assert not got.weights.any()
+    assert got.columns["quality"][0] > 1e5
 
 
 def test_too_few_updates_skip_the_round():

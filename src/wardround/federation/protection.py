@@ -295,7 +295,8 @@ def _without_rows(updates: Updates) -> Updates:
 
 
 def _skipped(updates: Updates, dimension: int, reason: str, judged: Aggregation | None = None) -> Aggregation:
-    """A round without a step; what the rule thought of the clients is kept for the record."""
-    result = judged or Aggregation(torch.empty(0), weights=torch.zeros(len(updates), dtype=torch.float64))
+    """A round without a step and so without shares; scores, flags and columns of the rule stay in the record."""
+    result = judged or Aggregation(torch.empty(0))
+    result.weights = torch.zeros(len(updates), dtype=torch.float64)
     result.delta, result.skipped = torch.zeros(dimension), reason
     return result
