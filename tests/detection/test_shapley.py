@@ -98,7 +98,7 @@ def test_the_game_of_a_round_is_the_value_of_the_mean():
     seen = []
 
     def value(candidates):
-        seen.append(candidates)
+        seen.append(candidates.clone())
         return candidates[:, 0]
 
     game = coalition_game(matrix, weights, value, rows=[2, 0, 1], at_a_time=2)

@@ -55,7 +55,7 @@ class DetectorParams(Parameters):
     """Steps of the agent after each made-up federation."""
     learn_every: int = Field(25, ge=1)
     """Rounds between two times of practice; the first is in the first round."""
-    practice_clients: int = Field(10, ge=2)
+    practice_clients: int = Field(8, ge=2)
     """Hospitals of a made-up federation."""
     practice_groups: int = Field(6, ge=1)
     """Made-up federations a time of practice."""

@@ -15,7 +15,7 @@ from wardround.detection.vae import Vae, comparable
 
 __all__ = ["CANDIDATES", "Fingerprints", "take"]
 
-CANDIDATES = 4_000_000
+CANDIDATES = 1_000_000
 """Numbers of candidate models that a Shapley step holds at once (always one model)."""
 
 

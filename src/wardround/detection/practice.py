@@ -20,6 +20,7 @@ from wardround.detection.features import Geometry, measure, measured_again, stan
 from wardround.detection.fingerprints import CANDIDATES, Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.projection import Projection
+from wardround.detection.shapley import room_for
 from wardround.detection.trust import shares
 from wardround.detection.vae import Vae, comparable
 from wardround.randomness import numpy_generator, torch_generator
@@ -158,8 +159,10 @@ class Practice:
         """ΔAcc on the validation samples, were the model moved with each of these trusts."""
         weights = torch.stack([shares(action) for action in actions]).to(rows.dtype)
         at_once = max(1, CANDIDATES // rows.shape[1])
+        room = room_for(min(at_once, len(weights)), rows)
         values = [
-            self.server.value((some @ rows).add_(self.global_weights)) for some in weights.split(at_once)
+            self.server.value(torch.mm(some, rows, out=room[: len(some)]).add_(self.global_weights))
+            for some in weights.split(at_once)
         ]
         return torch.cat(values).float() - prints.metric
 

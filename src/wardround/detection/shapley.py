@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from wardround.errors import ParameterError
 
-__all__ = ["Game", "coalition_game", "exact_shapley", "monte_carlo_shapley"]
+__all__ = ["Game", "coalition_game", "exact_shapley", "monte_carlo_shapley", "room_for"]
 
 MOST_EXACT = 16
 """Above so many clients, 2^N coalitions are too many."""
+LARGE = 1 << 20
+"""Bytes from which memory is asked of the system itself."""
 
 
 class Game:
@@ -70,8 +73,8 @@ def coalition_game(
 ) -> Game:
     """The game of one round: v(S) = value of the global weights plus the mean of S's updates.
 
-    `value` takes K × D weights and gives K metrics. At most `at_a_time` numbers of candidate weights are made
-    at once (but always one candidate).
+    `value` takes K × D weights, which are overwritten once it has answered, and gives K metrics. At most
+    `at_a_time` numbers of candidate weights are made at once (but always one candidate).
 
     >>> updates = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> game = coalition_game(updates, torch.zeros(2), lambda weights: weights[:, 0])
@@ -85,9 +88,12 @@ def coalition_game(
         shares = torch.zeros(len(coalitions), len(matrix), dtype=matrix.dtype)
         members = coalitions.to(matrix.dtype)
         shares[:, order] = members / members.sum(1, keepdim=True).clamp(min=1)
-        return torch.cat(
-            [value((some @ matrix).add_(global_weights)).double() for some in shares.split(step)]
-        )
+        room = room_for(min(step, len(shares)), matrix)
+        values = []
+        for some in shares.split(step):
+            candidates = torch.mm(some, matrix, out=room[: len(some)]).add_(global_weights)
+            values.append(value(candidates).double())
+        return torch.cat(values)
 
     return Game(len(order), worth)
 
@@ -162,6 +168,19 @@ def monte_carlo_shapley(
         gains[active, orders[active, place]] = after - before[active]
         before[active], coalitions[active] = after, joined
     return gains.mean(0)
+
+
+def room_for(rows: int, like: Tensor) -> Tensor:
+    """An uninitialised matrix that goes back to the system whole when it is done with.
+
+    Memory of the usual kind is kept by the allocator and, with small results in between, in pieces that the next
+    candidates do not fit into: over hundreds of coalitions of a large model that adds up.
+    """
+    columns = like.shape[1]
+    if rows * columns * like.element_size() < LARGE:
+        return like.new_empty(rows, columns)
+    pages = mmap.mmap(-1, rows * columns * like.element_size())
+    return torch.frombuffer(pages, dtype=like.dtype).view(rows, columns)
 
 
 def _key(coalition: Tensor) -> bytes:
