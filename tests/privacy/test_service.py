@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -250,3 +251,22 @@ def test_a_run_with_a_steward_process(tmp_path, mode, rule):
     assert kinds.count("sum") == 3
     assert kinds.count("scalars") == (3 if mode == DEPOSITS else 0)
     assert any(line.get("after") for line in lines if line["kind"] == "begin")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_over_tls_it_may_listen_anywhere(vault, tmp_path, monkeypatch):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=steward".split()
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    with StewardService(vault.steward(), server_key(vault.keys), "0.0.0.0", 0, certificate, key) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        address = f"https://127.0.0.1:{service.server_address[1]}"
+        remote = RemoteSteward(address, server_key(vault.keys), timeout=10)
+        with pytest.raises(WardroundError, match=r"cannot be reached.*certificate"):
+            remote.begin()  # nobody vouches for it
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert remote.begin()
+        service.shutdown()
+    with pytest.raises(ConfigError, match="not a certificate with its key"):
+        StewardService(vault.steward(), b"key", certificate=key, certificate_key=key)

@@ -58,7 +58,8 @@ class StewardService(ThreadingHTTPServer):
                 context.load_cert_chain(certificate, certificate_key)
             except (OSError, ssl.SSLError) as error:
                 raise ConfigError(f"{certificate}: not a certificate with its key ({error})") from None
-            self.socket = context.wrap_socket(self.socket, server_side=True)
+            # The handshake is left to the connection's own thread: a slow one must not keep others waiting.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         scheme = "http" if certificate is None else "https"
         self.address = f"{scheme}://{host}:{self.server_address[1]}"
 
