@@ -13,6 +13,7 @@ import click
 import typer
 
 from wardround import __version__
+from wardround.cli_privacy import mount as mount_privacy
 from wardround.datasets.commands import app as data_app
 from wardround.errors import ConfigError, WardroundError
 
@@ -34,6 +35,7 @@ STOPPED = 130  # what shells expect after Ctrl-C
 CORES = os.cpu_count() or 1
 
 app.add_typer(data_app, name="data")
+mount_privacy(app)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -147,7 +149,9 @@ def run(
         return
     final = summary["final"] or {}
     print(
-        f"{summary['status']} after {summary['rounds']} rounds: "
+        f"{summary['status']} after {summary['rounds']} rounds"
+        + (f" ({summary['reason']})" if summary.get("reason") else "")
+        + ": "
         + ", ".join(
             f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None
         )
