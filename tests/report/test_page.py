@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from wardround.analysis import compare
+from wardround.analysis import compare, load_runs
+from wardround.experiments import expand, run
 from wardround.report.contents import collect
 from wardround.report.figures import auroc_over_rounds, who_holds_what
 from wardround.report.page import write_page
@@ -113,3 +114,13 @@ def test_runs_that_are_not_finished_have_a_page_too(runs, tmp_path):
     text = write_page([unfinished], tmp_path / "page.html", "going on").read_text()
     assert "(+1 unfinished)" in text
     assert "Numbers and statistics" not in text
+
+
+def test_what_a_private_run_spent_is_told(tmp_path):
+    pytest.importorskip("opacus", reason="the extra 'privacy' is not installed")
+    table = {"name": "synthetic", "samples": 400, "features": 6}
+    (config,) = expand({"base": {"dataset": table, "rounds": 2, "privacy": {"dp": {"clip": 1.0}}}})
+    folder = run(config, tmp_path)
+    spent = folder.summary()["privacy"]["epsilon"]
+    text = write_page(load_runs([folder.path]), tmp_path / "page.html", "private").read_text()
+    assert f'<td data-value="{spent}">{spent:.3f}</td>' in text

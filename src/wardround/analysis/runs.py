@@ -106,6 +106,11 @@ class Run:
         drift = self.config["dataset"].get("drift") or {}
         return [client for client in drift.get("clients", ()) if client not in self.byzantine]
 
+    @property
+    def epsilon(self) -> float | None:
+        """ε of the whole run, where updates were protected by differential privacy."""
+        return (self.summary.get("privacy") or {}).get("epsilon")
+
     def final(self, metric: str) -> float | None:
         """A test metric after the last round; the AUROC of a model that was broken is chance."""
         told = self.summary.get("final")

@@ -30,6 +30,8 @@ class Comparison:
     verdict: str
     """Where TPR and FPR come from: flags, weights, or nothing."""
     unfinished: int
+    epsilon: float | None = None
+    """The most privacy that one of the runs spent; None without differential privacy."""
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
@@ -73,6 +75,7 @@ def _line(
         fpr=_mean([rate["fpr"] for rate in rates if rate["fpr"] is not None]),
         verdict=("flags" if has_flags else "weights") if rates else "none",
         unfinished=len(runs) - len(finished),
+        epsilon=max((spent for run in finished if (spent := run.epsilon) is not None), default=None),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -30,6 +30,8 @@ HEADINGS = (
     ("found", False, "attacking client-rounds flagged (or weighted below a tenth of an equal share)"),
     ("false alarms", False, "honest client-rounds flagged or suppressed likewise"),
 )
+
+EPSILON = ("ε", False, "differential privacy spent by the whole run, the most over seeds")
 
 
 def write_page(runs: Sequence[Run], path: Path, title: str, contents: Contents | None = None) -> Path:
@@ -151,14 +153,17 @@ def _comparisons(lines: Sequence[Comparison]) -> str:
     )
 
 
-def _comparison(lines: Iterable[Comparison]) -> str:
-    head = "".join(_heading(name, word, hint) for name, word, hint in HEADINGS)
+def _comparison(lines: Sequence[Comparison]) -> str:
+    private = any(line.epsilon is not None for line in lines)
+    headings = (*HEADINGS, EPSILON) if private else HEADINGS
+    head = "".join(_heading(name, word, hint) for name, word, hint in headings)
     body = "".join(
         "<tr>"
         + "".join(f'<td class="word">{html.escape(text)}</td>' for text in (line.method, line.attack))
         + f"<td>{line.seeds}{f' (+{line.unfinished} unfinished)' if line.unfinished else ''}</td>"
         + "".join(map(_cell, (line.auroc, line.auroc_sd, line.loss_of_auroc)))
         + "".join(map(_percent, (line.tpr, line.fpr)))
+        + (_cell(line.epsilon) if private else "")
         + "</tr>"
         for line in lines
     )
