@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from wardround import aggregators, attacks, datasets
+from wardround import aggregators, attacks, datasets, models
 from wardround.attacks import Campaign
 from wardround.datasets import partition
-from wardround.datasets.base import Task
+from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import metrics_of
 from wardround.federation.loop import Federation, Schedule, objective_of
@@ -204,3 +204,46 @@ def test_a_run_goes_on_as_if_it_had_not_stopped():
     fed.step(1)
     other.load_state_dict(fed.state_dict())
     assert fed.step(2).clients == other.step(2).clients
+
+
+def images(samples, side, seed):
+    """Bright and dark squares of noise."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(samples) % 2
+    return Split(
+        torch.randn(samples, 1, side, side, generator=generator) + targets.view(-1, 1, 1, 1), targets
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "side"), [("medical-cnn", 16), ("resnet18", 28)])
+@pytest.mark.parametrize("rule", ["fedbn", "fedprox", "fedbnp"])
+def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
+    if model == "resnet18":
+        pytest.importorskip("monai")
+    dataset = Dataset("squares", Task.BINARY, ("dark", "bright"), *(images(n, side, n) for n in (64, 30, 24)))
+    assignment = partition.create("iid", clients=4).assign(dataset.train, dataset.test, 0)
+    net = models.build_seeded(models.create(model), dataset.input_shape, dataset.outputs, 0)
+    training = TrainingParams(lr=0.01, batch_size=8, optimizer="sgd")
+    quick = {"practice_groups": 1, "practice_draws": 1, "practice_clients": 3, "practice_permutations": 1,
+             "rl_steps": 5, "tries": 2, "attention_epochs": 1, "vae_epochs": 2}  # fmt: skip
+    fed = Federation(
+        dataset,
+        assignment,
+        net,
+        aggregators.create(rule, **(quick if rule == "fedbnp" else {})),
+        Campaign(attacks.create("sign-flip"), frozenset({"hospital-01"})),
+        SequentialTrainer(net, objective_of(dataset), training),
+        training,
+        Schedule(rounds=2, root_samples=8, participation=0.75),
+    )
+    before, mask = fed.weights.clone(), fed.layout.batch_norm_mask
+    for t in (1, 2):
+        told = fed.step(t)
+    assert torch.isfinite(fed.weights).all()
+    assert not torch.equal(fed.weights[~mask], before[~mask])
+    assert torch.equal(fed.weights[mask], before[mask]) == (rule != "fedprox")
+    assert len(told.clients) == 3
+    assert set(told.per_client) == set(fed.clients)
+    if rule == "fedbnp":
+        assert all(line["flag"] in (True, False) and line["evaluations"] <= 22 for line in told.clients)
