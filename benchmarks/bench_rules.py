@@ -82,9 +82,11 @@ def time_rules(clients: int, dimension: int, repeats: int, clock: str) -> dict[s
             rule.aggregate(make(), t, **extra)
         rule_times, floor_times = [], []
         for _ in range(repeats):
+            # Both alike: three in a row, after a pause in which torch's threads come to rest.
             floor_times += times(lambda: shares @ matrix, 3, clock)
-            time.sleep(0.03)  # torch's threads go on spinning for a while after the floor's product
-            rule_times += times(lambda rule=rule: rule.aggregate(make(), 3, **extra), 1, clock)  # type: ignore[misc]
+            time.sleep(0.03)
+            rule_times += times(lambda rule=rule: rule.aggregate(make(), 3, **extra), 3, clock)  # type: ignore[misc]
+            time.sleep(0.03)
         found[name] = (min(rule_times), min(rule_times) / min(floor_times))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -171,10 +172,12 @@ class Caac(Aggregator):
 
     def remember(self, delta: Tensor) -> None:
         """The aggregate that the next round's cosines are measured against."""
-        if self.last is None or self.last.dtype != delta.dtype:
+        if self.last is None or self.last.dtype != delta.dtype or self.last.device != delta.device:
             self.last = delta.clone()
+        elif delta.device.type == "cpu":  # numpy copies on one thread; torch's would spin into the next pass
+            np.copyto(self.last.numpy(), delta.numpy())
         else:
-            self.last.copy_(delta)  # fresh memory would cost as much again
+            self.last.copy_(delta)
 
     def _rows_of(self, clients: Any, norms: Tensor, median: Tensor) -> Tensor:
         """Each client's line in the table of profiles; newcomers get one that fits this round."""
