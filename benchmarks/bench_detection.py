@@ -39,6 +39,7 @@ QUALITY_ATTACKS: dict[str, dict[str, Any]] = {
     "sign-flip": {"name": "sign-flip", "scale": 1.0},
     "additive-noise": {"name": "additive-noise"},
     "label-flip": {"name": "label-flip"},
+    "none": {"name": "none"},
 }
 MEDMNIST = Path(__file__).parents[2] / "shared" / "data" / "medmnist" / "pneumoniamnist.npz"
 
@@ -162,7 +163,7 @@ def quality_config(dataset: str, attack: dict[str, Any], rule: str, rounds: int,
         **sets[dataset],
         "partition": {"name": "dirichlet", "clients": CLIENTS, "alpha": 0.5},
         "aggregator": {"name": rule},
-        "attack": {**attack, "fraction": 0.3},
+        "attack": {**attack, "fraction": 0.0 if attack["name"] == "none" else 0.3},
         "rounds": rounds,
         "evaluate_every": rounds,
         "seed": seed,
@@ -170,17 +171,16 @@ def quality_config(dataset: str, attack: dict[str, Any], rule: str, rounds: int,
 
 
 def measure_quality(
-    dataset: str, rule: str, seeds: int, rounds: int, overrides: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """A line an attack: means over the seeds of detection and of the final test AUROC and accuracy."""
+    dataset: str, rule: str, names: list[str], seeds: int, rounds: int, overrides: dict[str, Any]
+) -> None:
+    """Print a line an attack: means over the seeds of detection and of the final test AUROC and accuracy."""
     from wardround.experiments.config import load_config
     from wardround.experiments.runner import build
     from wardround.experiments.summary import detection
 
     torch.set_num_threads(1)
-    lines = []
-    for name, attack in QUALITY_ATTACKS.items():
-        found = []
+    for name in names:
+        attack, found = QUALITY_ATTACKS[name], []
         for seed in range(seeds):
             config = quality_config(dataset, attack, rule, rounds, seed)
             config["aggregator"] |= overrides
@@ -191,18 +191,23 @@ def measure_quality(
             assert rates is not None
             judged = told[-1].metrics or {}
             found.append({**rates, "auroc": judged["auroc"], "accuracy": judged["accuracy"]})
-        keys = ("precision", "recall", "f1", "fpr", "auroc", "accuracy")
-        lines.append(
-            {"attack": name} | {key: statistics.fmean(line[key] or 0.0 for line in found) for key in keys}
-        )
-        print_quality(lines[-1:])
-    return lines
+        figures = [
+            _mean([line[key] for line in found], digits)
+            for key, digits in (
+                ("precision", 2),
+                ("recall", 2),
+                ("f1", 2),
+                ("fpr", 2),
+                ("auroc", 3),
+                ("accuracy", 3),
+            )
+        ]
+        print(f"| {name} | {' | '.join(figures)} |", flush=True)
 
 
-def print_quality(lines: list[dict[str, Any]]) -> None:
-    for line in lines:
-        figures = "".join(f" {line[key]:.2f} |" for key in list(line)[1:5])
-        print(f"| {line['attack']} |{figures} {line['auroc']:.3f} | {line['accuracy']:.3f} |", flush=True)
+def _mean(values: list[float | None], digits: int) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.fmean(known):.{digits}f}" if known else "–"
 
 
 def main() -> None:
@@ -212,6 +217,7 @@ def main() -> None:
     parser.add_argument("--quality", action="store_true", help="how good instead of how fast")
     parser.add_argument("--dataset", choices=["icu", "pneumonia"], default="icu")
     parser.add_argument("--rule", default="fedbnp-sharp")
+    parser.add_argument("--attacks", default=",".join(QUALITY_ATTACKS), help="some of them, with commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument(
@@ -224,7 +230,10 @@ def main() -> None:
             f"{arguments.rule} on {arguments.dataset}: {arguments.seeds} seeds, {arguments.rounds} rounds, 30 %"
         )
         print("| attack | precision | recall | F1 | FPR | AUROC | accuracy |\n|---|---|---|---|---|---|---|")
-        measure_quality(arguments.dataset, arguments.rule, arguments.seeds, arguments.rounds, overrides)
+        names = arguments.attacks.split(",")
+        measure_quality(
+            arguments.dataset, arguments.rule, names, arguments.seeds, arguments.rounds, overrides
+        )
         return
     torch.set_num_threads(1)
     line = measure_cost(120_000, 3) if arguments.quick else measure_cost(1_200_000, 7)
