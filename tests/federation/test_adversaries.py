@@ -20,7 +20,14 @@ def federation(**sections):
 
 
 def test_flipped_labels_are_used_only_inside_the_window():
-    attack = {"name": "label-flip", "mode": "invert", "p": 1.0, "clients": ["hospital-01"], "start": 2, "end": 3}
+    attack = {
+        "name": "label-flip",
+        "mode": "invert",
+        "p": 1.0,
+        "clients": ["hospital-01"],
+        "start": 2,
+        "end": 3,
+    }
     fed = federation(attack=attack)
     clean = fed.data["hospital-01"].targets.clone()
     assert fed._data_of("hospital-01", 1) is fed.data["hospital-01"]
@@ -32,14 +39,19 @@ def test_flipped_labels_are_used_only_inside_the_window():
 
 
 def test_an_attacker_that_asks_the_defender_teaches_it_nothing():
-    asked = federation(attack={"name": "agr-tailored", "fraction": 0.34}, aggregator={"name": "caac", "t_boot": 0})
+    asked = federation(
+        attack={"name": "agr-tailored", "fraction": 0.34}, aggregator={"name": "caac", "t_boot": 0}
+    )
     asked.step(1)
     assert asked.rule.rounds == 1, "every question went to a copy"
     assert asked.rule.profiles[:, 4].tolist() == [1.0] * 6
 
 
 def test_a_backdoor_reports_its_success_and_works_when_most_clients_plant_it():
-    dataset = {**TINY["dataset"], "informative": 3}  # so that the trigger on feature 5 means nothing by itself
+    dataset = {
+        **TINY["dataset"],
+        "informative": 3,
+    }  # so that the trigger on feature 5 means nothing by itself
     attack = {"name": "backdoor", "target": 1, "features": [5], "fraction": 0.67}
     planted = federation(attack=attack, dataset=dataset)
     honest = federation(attack={**attack, "fraction": 0.0}, dataset=dataset)

@@ -61,4 +61,6 @@ def test_undefined_is_nan_and_a_broken_model_has_no_metrics():
     assert told["accuracy"] == 0.0
     broken = metrics_of(torch.tensor([[math.nan], [2.0]]), torch.tensor([0, 1]), Task.BINARY)
     assert all(math.isnan(value) for value in broken.values())
-    assert all(math.isnan(value) for value in metrics_of(torch.empty(0, 1), torch.empty(0), Task.BINARY).values())
+    assert all(
+        math.isnan(value) for value in metrics_of(torch.empty(0, 1), torch.empty(0), Task.BINARY).values()
+    )

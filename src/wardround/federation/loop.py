@@ -339,7 +339,9 @@ class Federation:
         Only the difference is the attack's: a model that says the target to everyone needs no trigger.
         """
         test = self.dataset.test  # the model holds the global weights just now
-        logits = predict(self.model, self.dataset, backdoor.trigger(test.inputs) if triggered else test.inputs)
+        logits = predict(
+            self.model, self.dataset, backdoor.trigger(test.inputs) if triggered else test.inputs
+        )
         if self.dataset.task is Task.MULTICLASS:
             return backdoor.success(logits.argmax(1), test.targets)
         return backdoor.success((logits > 0).to(test.targets.dtype).view_as(test.targets), test.targets)
