@@ -7,7 +7,7 @@ another cost), and so is the server's own training; both are made up here. Meant
 round beside those, times of practice shared out over the rounds between them, and memory below twice the update
 matrix.
 
-`python benchmarks/bench_detection.py --quality [--dataset icu|pneumonia] [--seeds 3] [--rounds 10]` runs the
+`python benchmarks/bench_detection.py --quality [--dataset icu|pneumonia] [--first-seed 3] [--seeds 3]` runs the
 FedBNP document's five attacks with 30 % Byzantine clients and prints precision, recall, F1 and FPR.
 """
 
@@ -171,7 +171,7 @@ def quality_config(dataset: str, attack: dict[str, Any], rule: str, rounds: int,
 
 
 def measure_quality(
-    dataset: str, rule: str, names: list[str], seeds: int, rounds: int, overrides: dict[str, Any]
+    dataset: str, rule: str, names: list[str], seeds: range, rounds: int, overrides: dict[str, Any]
 ) -> None:
     """Print a line an attack: means over the seeds of detection and of the final test AUROC and accuracy."""
     from wardround.experiments.config import load_config
@@ -181,7 +181,7 @@ def measure_quality(
     torch.set_num_threads(1)
     for name in names:
         attack, found = QUALITY_ATTACKS[name], []
-        for seed in range(seeds):
+        for seed in seeds:
             config = quality_config(dataset, attack, rule, rounds, seed)
             config["aggregator"] |= overrides
             federation = build(load_config(config))
@@ -218,7 +218,8 @@ def main() -> None:
     parser.add_argument("--dataset", choices=["icu", "pneumonia"], default="icu")
     parser.add_argument("--rule", default="fedbnp-sharp")
     parser.add_argument("--attacks", default=",".join(QUALITY_ATTACKS), help="some of them, with commas")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=3, help="0 and 1 were used to set the detector up")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the rule"
@@ -227,13 +228,12 @@ def main() -> None:
     if arguments.quality:
         overrides = {key: json.loads(value) for key, value in (item.split("=") for item in arguments.set)}
         print(
-            f"{arguments.rule} on {arguments.dataset}: {arguments.seeds} seeds, {arguments.rounds} rounds, 30 %"
+            f"{arguments.rule} on {arguments.dataset}: {arguments.seeds} seeds from {arguments.first_seed}, {arguments.rounds} rounds"
         )
         print("| attack | precision | recall | F1 | FPR | AUROC | accuracy |\n|---|---|---|---|---|---|---|")
         names = arguments.attacks.split(",")
-        measure_quality(
-            arguments.dataset, arguments.rule, names, arguments.seeds, arguments.rounds, overrides
-        )
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        measure_quality(arguments.dataset, arguments.rule, names, seeds, arguments.rounds, overrides)
         return
     torch.set_num_threads(1)
     line = measure_cost(120_000, 3) if arguments.quick else measure_cost(1_200_000, 7)
