@@ -228,7 +228,8 @@ def main() -> None:
     if arguments.quality:
         overrides = {key: json.loads(value) for key, value in (item.split("=") for item in arguments.set)}
         print(
-            f"{arguments.rule} on {arguments.dataset}: {arguments.seeds} seeds from {arguments.first_seed}, {arguments.rounds} rounds"
+            f"{arguments.rule} on {arguments.dataset}: {arguments.seeds} seeds from {arguments.first_seed}, "
+            f"{arguments.rounds} rounds"
         )
         print("| attack | precision | recall | F1 | FPR | AUROC | accuracy |\n|---|---|---|---|---|---|---|")
         names = arguments.attacks.split(",")
