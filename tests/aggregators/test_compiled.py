@@ -40,6 +40,7 @@ def test_what_does_not_fit_takes_the_torch_path(matrix):
     assert loops_for(torch.zeros(5, 64)) is not None
 
 
+@pytest.mark.slow
 def test_numba_is_not_imported_before_it_is_needed():
     done = run("""
         import sys
@@ -50,6 +51,7 @@ def test_numba_is_not_imported_before_it_is_needed():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_without_numba_every_rule_still_works():
     done = run("""
         import sys

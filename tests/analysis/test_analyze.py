@@ -34,6 +34,7 @@ def three_seeds(make_run):
     return load_runs([make_run.root])
 
 
+@pytest.mark.slow
 def test_means_and_deviations_stand_in_the_table(three_seeds):
     table = table_of(analyze(three_seeds), "performance")
     row = next(row for row in table.rows if row[1] == "clean" and row[2] == "caac")
@@ -42,6 +43,7 @@ def test_means_and_deviations_stand_in_the_table(three_seeds):
     assert row[list(table.columns).index("ΔAUROC")] == "0.090 ± 0.010"
 
 
+@pytest.mark.slow
 def test_comparisons_say_what_three_seeds_can_show(three_seeds):
     found = analyze(three_seeds)
     assert found.reference == "caac"
@@ -76,6 +78,7 @@ def test_the_dos_papers_proportions(make_run):
     assert [(row[0], row[3]) for row in table.rows] == [("10 %", 0.695), ("30 %", 0.696), ("60 %", 0.554)]
 
 
+@pytest.mark.slow
 def test_files_in_three_notations_and_json(three_seeds, tmp_path):
     out = tmp_path / "deep" / "tables"
     found = analyze(three_seeds)

@@ -76,6 +76,7 @@ def test_only_the_most_heterogeneous_split_counts(make_run):
     }
 
 
+@pytest.mark.slow
 def test_missing_most_attackers_contradicts_h2_and_never_finding_them_h3(make_run):
     for seed in range(3):
         for attack in ("none", "sign-flip"):
@@ -91,6 +92,7 @@ def test_missing_most_attackers_contradicts_h2_and_never_finding_them_h3(make_ru
     assert told["H2"].verdict == told["H3"].verdict == "not supported"
 
 
+@pytest.mark.slow
 def test_a_rule_that_ignores_nearly_everyone_is_no_detector(make_run):
     def only_one(client, number):
         return 1.0 if client == "hospital-3" else 0.0

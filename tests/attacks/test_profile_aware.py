@@ -100,6 +100,7 @@ STATIC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", STATIC)
 def test_where_clients_differ_it_hurts_caac_more_than_static_attackers_with_no_more_knowledge(static, world):
     """The protocol's setting: clients differ from each other more than they agree."""

@@ -156,6 +156,7 @@ def test_finished_stages_of_other_files_are_not_taken(raw):
     assert source.load(0)[1] == "quite different"
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_is_cleaned_up(raw, tmp_path, cache, left_behind):
     """kill -9 in the middle of a stage: the half-written file goes, the finished stage stays."""
     script = tmp_path / "killed.py"

@@ -162,6 +162,7 @@ def test_the_agent_learns_whom_to_trust_from_rewards_alone():
     assert ((agent.policy(states) < 0.5) == byzantine).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_the_critic_learns_the_discounted_sum():
     """One state, action without effect, reward 1, episodes of two steps: Q = 1 + 0.99 and 1."""
     first, second = torch.zeros(64, 9), torch.ones(64, 9)

@@ -178,6 +178,7 @@ def test_two_processes_do_not_write_one_folder(tiny, tmp_path):
     run(config, tmp_path, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_number_of_threads_changes_nothing(tiny, tmp_path, threads):
     code = (

@@ -51,6 +51,7 @@ def test_without_noise_a_step_is_the_mean_of_clipped_gradients(network):
     assert update == pytest.approx(by_hand, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_has_the_size_that_the_accountant_is_told(network):
     trainer = trainer_of(network, {"noise_multiplier": 3.0, "clip": 1e-6}, batch_size=5)
     tasks = [ClientTask("a", task_of(5).data, seed) for seed in range(600)]
@@ -102,6 +103,7 @@ def test_a_model_without_gradients_by_patient_is_an_error():
         fit_for_patients(nn.LSTM(3, 2), DpParams(unit="patient", noise_multiplier=1.0))
 
 
+@pytest.mark.slow
 def test_a_run_tells_its_epsilon_and_stops_at_its_budget(tmp_path):
     config = {
         "dataset": {"name": "synthetic", "samples": 600, "features": 6},

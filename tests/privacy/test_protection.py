@@ -62,6 +62,7 @@ def test_rules_that_weigh_by_reports_give_the_same_under_encryption(name):
         assert got.delta.dtype == expected.delta.dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["caac", "caac-dir"])
 def test_caac_gives_the_same_under_encryption(name):
     rule, plain = aggregators.create(name, t_boot=2), aggregators.create(name, t_boot=2)
@@ -172,6 +173,7 @@ def test_privacy_that_is_off_does_not_change_a_runs_name(tiny):
     assert load_config(tiny).hash == load_config({**tiny, "privacy": {"min_cohort": 7}}).hash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "rule"),
     [("encrypted-fedmed", {"name": "fedmed"}), ("encrypted-caac", {"name": "caac", "t_boot": 2})],

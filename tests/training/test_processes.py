@@ -182,6 +182,7 @@ def test_a_transform_that_cannot_travel_is_refused(federation, objective):
         trainer.train(weights_of(model), tasks, 0.01, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_its_parent(how, tmp_path):
     script = tmp_path / "run.py"
