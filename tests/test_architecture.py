@@ -10,7 +10,7 @@ import pytest
 import wardround
 
 PACKAGE = Path(wardround.__file__).parent
-FOUNDATION = {"errors", "registry", "randomness"}
+FOUNDATION = {"errors", "registry", "randomness", "threads"}
 MAY_IMPORT = {
     "updates": set(),
     "aggregators": {"updates"},

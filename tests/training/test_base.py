@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from wardround.threads import one_thread
 from wardround.training import ClientData, ClientTask, Objective, TrainingParams, learning_rate
-from wardround.training.base import batches, one_thread
+from wardround.training.base import batches
 
 
 def task_of(n, seed=0):

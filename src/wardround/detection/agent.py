@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wardround.detection.steady import one_thread, seeded
+from wardround.detection.steady import seeded
 from wardround.detection.trust import FLAG_BELOW
 from wardround.randomness import seed_for, torch_generator
+from wardround.threads import one_thread
 
 __all__ = ["STATE", "Agent", "Transitions", "explored", "reward"]
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wardround.detection.steady import one_thread, seeded
+from wardround.detection.steady import seeded
 from wardround.randomness import seed_for, torch_generator
+from wardround.threads import one_thread
 
 __all__ = ["DualAttention", "LabelledRounds"]
 

@@ -20,11 +20,11 @@ from wardround.detection.fingerprints import Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.practice import Practice, labelled_rounds, transitions
 from wardround.detection.projection import Projection
-from wardround.detection.steady import one_thread
 from wardround.detection.vae import Vae
 from wardround.errors import DataError
 from wardround.randomness import seed_for, torch_generator
 from wardround.registry import Parameters
+from wardround.threads import one_thread
 from wardround.updates import Updates
 
 __all__ = ["Detector", "DetectorParams", "Opinion"]

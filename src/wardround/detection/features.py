@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.detection.projection import Projection
-from wardround.detection.steady import one_thread
+from wardround.threads import one_thread
 
 __all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measured_again", "standardised"]
 

@@ -1,4 +1,4 @@
-"""Networks that come out the same on every machine: one thread, and seeds instead of global state."""
+"""Networks that come out the same on every machine: seeds instead of global state."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["one_thread", "seeded"]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for torch inside: sums then add up in the same order however many cores there are.
-
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+__all__ = ["seeded"]
 
 
 @contextmanager

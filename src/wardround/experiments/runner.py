@@ -22,6 +22,7 @@ from wardround.federation.loop import Federation, RoundResult, Schedule, objecti
 from wardround.federation.patient_level import PatientTrainer, fit_for_patients
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.privacy.refusals import BudgetSpent
+from wardround.threads import one_thread
 from wardround.training.base import Trainer
 from wardround.training.engines import make_trainer
 
@@ -102,14 +103,10 @@ def run(
     if finished is not None and finished["status"] == "finished":
         return folder
     # One thread: results must not depend on how many there are, and runs side by side use the cores better.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         federation = build(config, workers)  # nothing is written yet: a wrong configuration leaves no trace
         with folder.locked(), federation.trainer:
             _go_on(config, folder, federation, listen)
-    finally:
-        torch.set_num_threads(threads)
     return folder
 
 

@@ -21,6 +21,7 @@ from wardround.errors import ConfigError, require
 from wardround.privacy.dp import poisson_steps
 from wardround.privacy.params import DpParams
 from wardround.randomness import torch_generator
+from wardround.threads import one_thread
 from wardround.training.base import (
     ClientTask,
     Objective,
@@ -28,7 +29,6 @@ from wardround.training.base import (
     Trainer,
     TrainingParams,
     has_batch_norm,
-    one_thread,
 )
 from wardround.updates import Layout
 

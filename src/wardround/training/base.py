@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, Self
 
@@ -28,7 +27,6 @@ __all__ = [
     "empty_matrix",
     "has_batch_norm",
     "learning_rate",
-    "one_thread",
 ]
 
 
@@ -188,19 +186,3 @@ def empty_matrix(rows: int, columns: int, dtype: torch.dtype, device: torch.devi
     if device.type != "cpu":
         return torch.empty(rows, columns, dtype=dtype, device=device)
     return torch.from_numpy(np.empty((rows, columns), dtype=str(dtype).removeprefix("torch.")))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for torch inside: sums then add up in the same order on every machine.
-
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

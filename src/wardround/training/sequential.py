@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from wardround.errors import ConfigError
 from wardround.randomness import seed_for, torch_generator
+from wardround.threads import one_thread
 from wardround.training.base import (
     ClientTask,
     Objective,
@@ -26,7 +27,6 @@ from wardround.training.base import (
     batches,
     empty_matrix,
     has_batch_norm,
-    one_thread,
 )
 from wardround.training.optimizers import BufferOptimizer
 from wardround.updates import Layout

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wardround.randomness import torch_generator
+from wardround.threads import one_thread
 from wardround.training.base import (
     ClientTask,
     Objective,
@@ -29,7 +30,6 @@ from wardround.training.base import (
     Trainer,
     TrainingParams,
     empty_matrix,
-    one_thread,
 )
 from wardround.training.dense import DenseStack
 from wardround.training.order import shuffled_all
