@@ -99,6 +99,7 @@ class Detector:
         self.honest: list[Tensor] = []
         """Rows of the last rounds' central clients, as the autoencoder sees them."""
 
+    @one_thread()
     def examine(
         self,
         updates: Updates,
@@ -108,17 +109,6 @@ class Detector:
         server: ServerSide,
     ) -> Opinion | None:
         """The round's opinion; None while the server could not practise (its own training is not finite)."""
-        with one_thread():
-            return self._examine(updates, round, global_weights, reference, server)
-
-    def _examine(
-        self,
-        updates: Updates,
-        round: int,
-        global_weights: Tensor,
-        reference: Tensor | None,
-        server: ServerSide,
-    ) -> Opinion | None:
         if self.size != updates.dimension:
             self._build(updates.dimension, server.seed)
         order = _canonical_order(updates)
