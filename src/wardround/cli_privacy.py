@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
@@ -136,9 +135,11 @@ def show_profiles(
 
 
 def _log_access(run: Path, reason: str) -> None:
+    from wardround.experiments.quarantine import user_name
+
     line = {
         "time": time.time(),
-        "user": _user(),
+        "user": user_name(),
         "process": os.getpid(),
         "command": " ".join(sys.argv[1:]),
         "what": "profiles",
@@ -153,13 +154,6 @@ def _log_access(run: Path, reason: str) -> None:
         raise ConfigError(
             f"{run / ACCESS_LOG}: cannot be written ({error.strerror}), and profiles are not shown unlogged"
         ) from None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no name for this number
-        return str(os.getuid())
 
 
 def _ids(clients: str) -> list[str]:

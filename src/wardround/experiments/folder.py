@@ -20,7 +20,7 @@ import yaml
 
 from wardround.errors import ConfigError, WardroundError
 
-__all__ = ["TRACKERS", "RunFolder", "find_runs"]
+__all__ = ["TRACKERS", "RunFolder", "find_runs", "finite", "replace_file"]
 
 TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
 
@@ -55,16 +55,16 @@ class RunFolder:
             yield
 
     def write_config(self, values: dict[str, Any]) -> None:
-        _replace(self.config_path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+        replace_file(self.config_path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
 
     def write_summary(self, values: dict[str, Any]) -> None:
-        _replace(self.summary_path, (json.dumps(_finite(values), indent=2) + "\n").encode())
+        replace_file(self.summary_path, (json.dumps(finite(values), indent=2) + "\n").encode())
 
     def append(self, round_line: dict[str, Any], client_lines: list[dict[str, Any]]) -> None:
         """The lines of one round."""
         for path, lines in ((self.clients_path, client_lines), (self.rounds_path, [round_line])):
             with open(path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(_finite(line)) + "\n" for line in lines))
+                file.write("".join(json.dumps(finite(line)) + "\n" for line in lines))
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
         temporary = self.checkpoint_path.with_suffix(".tmp")
@@ -91,7 +91,7 @@ class RunFolder:
         for path in (self.rounds_path, self.clients_path):
             if path.exists():
                 kept = [line for line in _whole_lines(path) if line["round"] <= round]
-                _replace(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+                replace_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
     def rounds(self) -> list[dict[str, Any]]:
         """The finished rounds, oldest first."""
@@ -138,18 +138,19 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old content or the new one, never half of it."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content)
     os.replace(temporary, path)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: both become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value
