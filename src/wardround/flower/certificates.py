@@ -1,0 +1,223 @@
+"""The keys of a federation: its own certificate authority, the server's certificate, the hospitals' keys.
+
+The authority and the server use EC P-256; a hospital's key is EC P-384 in OpenSSH's format, which is what a
+SuperNode reads. Private keys are readable by their owner alone, and nothing is overwritten by accident.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wardround.errors import ConfigError, require
+
+__all__ = ["KeyFiles", "make_node_keys", "make_server_certificate", "public_keys"]
+
+require("cryptography", "flower")
+
+from cryptography import x509  # noqa: E402
+from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
+
+AUTHORITY_DAYS = 3650
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Always in the server's certificate: its own parts talk over these."""
+CLOCK_SKEW = dt.timedelta(hours=1)
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
+HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+
+
+@dataclass(frozen=True)
+class KeyFiles:
+    """Where everything is in the folder of keys."""
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """The authority's certificate: goes to every hospital."""
+        return self.folder / "ca.crt"
+
+    @property
+    def authority_key(self) -> Path:
+        """Signs certificates: keep it offline."""
+        return self.folder / "ca.key"
+
+    @property
+    def server(self) -> Path:
+        """The server's certificate."""
+        return self.folder / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        """Its private key: stays at the server."""
+        return self.folder / "server.key"
+
+    @property
+    def nodes(self) -> Path:
+        """The hospitals' keys: NAME stays at (or goes to) the hospital, NAME.pub goes to the server."""
+        return self.folder / "nodes"
+
+
+def make_server_certificate(
+    folder: Path, hosts: Sequence[str], days: int = 825, force: bool = False
+) -> list[Path]:
+    """A certificate for a server that is reached as any of `hosts`; its authority is made where there is none.
+
+    The authority is never replaced: hospitals trust it. Remove `ca.crt` and `ca.key` to begin anew.
+    """
+    files = KeyFiles(folder)
+    names = [_general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    written = []
+    if files.authority.exists() != files.authority_key.exists():
+        raise ConfigError(f"{folder}: ca.crt and ca.key belong together, but one is missing")
+    _refuse_to_overwrite([files.server, files.server_key], force)
+    if not files.authority.exists():
+        _make_authority(files)
+        written += [files.authority, files.authority_key]
+    authority, authority_key = _load_authority(files)
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    certificate = (
+        _builder(hosts[0], key, days)
+        .issuer_name(authority.subject)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    _write(files.server_key, _pem(key))
+    _write(files.server, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    return [*written, files.server, files.server_key]
+
+
+def make_node_keys(folder: Path, names: Iterable[str], force: bool = False) -> list[Path]:
+    """A key pair for each hospital, in `nodes/`."""
+    nodes = KeyFiles(folder).nodes
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if not NODE_NAME.fullmatch(name):
+            raise ConfigError(f"--node {name!r}: a name has letters, digits and . _ + - only, 80 at most")
+    pairs = [(nodes / name, nodes / f"{name}.pub") for name in names]
+    _refuse_to_overwrite([path for pair in pairs for path in pair], force)
+    for name, (private, public) in zip(names, pairs, strict=True):
+        key = ec.generate_private_key(ec.SECP384R1())
+        plain = serialization.NoEncryption()
+        encoding = serialization.Encoding
+        _write(private, key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, plain))
+        line = key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        _write(public, line + f" {name}\n".encode(), mode=0o644)
+    return [path for pair in pairs for path in pair]
+
+
+def public_keys(folder: Path) -> dict[str, ec.EllipticCurvePublicKey]:
+    """The hospitals' public keys in a folder (`NAME.pub`), by name."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; it should hold the hospitals' public keys (NAME.pub)")
+    keys: dict[str, ec.EllipticCurvePublicKey] = {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            key = serialization.load_ssh_public_key(path.read_bytes())
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"{path}: not a public key ({error})") from None
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ConfigError(
+                f"{path}: a SuperNode's key is an elliptic curve one; make it by `wardround certs`"
+            )
+        twin = next((name for name, other in keys.items() if other == key), None)
+        if twin is not None:
+            raise ConfigError(f"{path}: the same key as {twin}.pub; every hospital has a key of its own")
+        keys[path.stem] = key
+    if not keys:
+        raise ConfigError(f"{folder}: no public key in it (NAME.pub, one for each hospital)")
+    return keys
+
+
+def _make_authority(files: KeyFiles) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder("wardround federation", key, AUTHORITY_DAYS)
+    certificate = (
+        builder.issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "wardround federation")]))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_signs_certificates(), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(files.authority_key, _pem(key))
+    _write(files.authority, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+
+
+def _load_authority(files: KeyFiles) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        certificate = x509.load_pem_x509_certificate(files.authority.read_bytes())
+        key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigError(f"{files.folder}: ca.crt or ca.key cannot be read ({error})") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise ConfigError(f"{files.authority_key}: not the key of {files.authority}")
+    if certificate.not_valid_after_utc <= dt.datetime.now(dt.UTC):
+        raise ConfigError(f"{files.authority}: expired; remove ca.crt and ca.key to make a new authority")
+    return certificate, key
+
+
+def _builder(name: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not HOST_NAME.fullmatch(host):
+            raise ConfigError(f"--host {host!r}: neither a host name nor an IP address") from None
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+
+
+def _refuse_to_overwrite(paths: Iterable[Path], force: bool) -> None:
+    there = next((path for path in paths if path.exists()), None)
+    if there is not None and not force:
+        raise ConfigError(f"{there}: is there already; --force replaces it")
+
+
+def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Never readable by others, not even for a moment."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        temporary.chmod(mode)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,98 @@
+"""A plain Flower app folder: what `flwr run` takes, and what a SuperLink is given. Thin: the package is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from wardround import __version__
+from wardround.errors import ConfigError
+
+__all__ = ["write_app"]
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "wardround-federation"
+version = "{version}"
+description = "Byzantine-robust federated learning with wardround"
+license = "Apache-2.0"
+dependencies = ["wardround[flower]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["federation"]
+
+[tool.flwr.app]
+publisher = "wardround"
+
+[tool.flwr.app.components]
+serverapp = "federation.server:app"
+clientapp = "federation.client:app"
+
+# All keys that `flwr run --run-config` may change.
+[tool.flwr.app.config]
+config = {config}
+out = {out}
+"""
+
+THIN = '''\
+"""The {half} app, as the installed package has it."""
+
+from wardround.flower.{half}_app import app as app
+'''
+
+FEDERATION = """\
+# One experiment, with the keys of any wardround run, and how the server deals with its hospitals.
+# With `partition`, the nodes of a simulation share out the server's dataset. For a real federation take
+# `partition` away, and give every hospital a hospital.yaml of its own (docs/federation.md).
+name: federation
+dataset: {name: synthetic, samples: 600, features: 8}
+partition: {name: dirichlet, clients: 4, alpha: 1.0}
+model: {name: mlp, hidden: [8]}
+training: {optimizer: adam, lr: 0.01, batch_size: 32}
+aggregator: {name: caac}
+rounds: 3
+federation:
+  quorum: 0.5
+  identity: name # the nodes of a simulation have no keys
+"""
+
+README = """\
+# A wardround federation as a Flower app
+
+    flwr run . local-simulation --federation-config 'num-supernodes=4'
+
+runs `fed.yaml` on this machine, in Flower's simulation; the run's folder is under `runs/`.
+`--run-config 'config="/path/to/fed.yaml" out="/path/to/runs"'` takes others.
+"""
+
+
+def write_app(folder: Path, force: bool = False, config: Path | None = None) -> Path:
+    """Write the app; `fed.yaml` is written where none is given. An existing folder is left alone without `force`."""
+    folder = folder.resolve()
+    if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: is there already and not empty; --force writes into it")
+    federation = folder / "fed.yaml" if config is None else config.resolve()
+    project = PROJECT.format(
+        version=__version__, config=json.dumps(str(federation)), out=json.dumps(str(folder / "runs"))
+    )
+    files = {
+        "pyproject.toml": project,
+        "README.md": README,
+        "federation/__init__.py": "",
+        "federation/server.py": THIN.format(half="server"),
+        "federation/client.py": THIN.format(half="client"),
+    }
+    if config is None and not federation.exists():
+        files["fed.yaml"] = FEDERATION
+    try:
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
+    return folder
