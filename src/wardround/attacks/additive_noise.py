@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
 from wardround.attacks.kernels import craft_rows
+from wardround.attacks.search import Range
 
 
 @register("additive-noise")
@@ -26,7 +29,7 @@ class AdditiveNoise(Attack):
     """
 
     class Params(Parameters):
-        std: float = Field(5.0, gt=0)
+        std: Annotated[float, Range(0.001, 10, log=True)] = Field(5.0, gt=0)
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import norms_of
 from wardround.attacks.min_max_sum import MARGIN, Geometry, MinMax, Perturbation
+from wardround.attacks.search import FIXED, Range
 
 
 @register("agr-tailored")
@@ -47,11 +50,11 @@ class AgrTailored(Attack):
     class Params(Parameters):
         perturbation: Perturbation = "unit"
         """p: minus the unit mean, minus the std or minus the sign of the mean of the known updates."""
-        limit: float = Field(16.0, gt=0)
+        limit: Annotated[float, Range(1, 64, log=True)] = Field(16.0, gt=0)
         """The largest γ tried, in median honest norms: where the rule lets everything in, this is what is sent."""
-        halvings: int = Field(12, ge=1)
+        halvings: Annotated[int, FIXED] = Field(12, ge=1)
         """How often γ is halved in the search for a first strength that gets through."""
-        steps: int = Field(8, ge=0)
+        steps: Annotated[int, FIXED] = Field(8, ge=0)
         """Bisections between that and the next larger one."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import moments, norms_of
+from wardround.attacks.search import Range
 from wardround.errors import ParameterError
 
 EPSILON = 1e-8
@@ -42,7 +43,7 @@ class Alie(Attack):
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
     class Params(Parameters):
-        k: float | Literal["auto"] = 2.5
+        k: Annotated[float | Literal["auto"], Range(-10, 10)] = 2.5
         """Standard deviations to shift by; `auto`: the paper's z_max."""
         match_norm: bool = False
         """Rescale the row to the median norm of the known updates."""

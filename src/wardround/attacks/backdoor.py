@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, LocalData, Parameters, register
+from wardround.attacks.search import FIXED, Choice
 from wardround.errors import ParameterError
 
 STANDARDISED = 3.0  # three standard deviations above the mean: rare in the data, yet within its range
@@ -46,17 +47,17 @@ class Backdoor(Attack):
     class Params(Parameters):
         share: float = Field(0.5, ge=0, le=1)
         """Share of the client's samples that are poisoned, rounded to the nearest whole sample."""
-        target: int = Field(1, ge=0)
+        target: Annotated[int, Choice((0, 1))] = Field(1, ge=0)
         """The class (or finding) a triggered sample is to be given. Not 0 by default: that is the common
         class of most medical tasks, and a model that says it to everyone would look like a success."""
-        kind: Literal["auto", "patch", "features"] = "auto"
+        kind: Annotated[Literal["auto", "patch", "features"], FIXED] = "auto"
         """`auto`: a patch for inputs of four dimensions, features otherwise."""
-        value: float | None = None
+        value: Annotated[float | None, FIXED] = None
         """What the trigger sets the inputs to; None: the largest value of whole-number inputs (255 for
         stored images), 3 for others (three standard deviations above the mean of standardised ones)."""
-        patch: int = Field(3, ge=1)
+        patch: Annotated[int, FIXED] = Field(3, ge=1)
         """Side of the patch in pixels."""
-        features: tuple[int, ...] = (0, 1, 2)
+        features: Annotated[tuple[int, ...], FIXED] = (0, 1, 2)
         """The features that are set; negative ones count from the end."""
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.attacks.search import Draw, draw_parameters
 from wardround.errors import ParameterError
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation
@@ -140,6 +141,11 @@ class Attack(Configurable):
     def knowledge(self) -> KnowledgeLevel:
         """What this attacker is given (a parameter where the attack leaves the choice)."""
         return KnowledgeLevel(getattr(self.params, "knowledge", self.knowledge_levels[0]))
+
+    @classmethod
+    def search(cls, draw: Draw) -> dict[str, Any]:
+        """Parameters as `draw` picks them, each out of the range it declares."""
+        return draw_parameters(cls.Params, draw)
 
     def assign(self, clients: Sequence[str]) -> list[tuple[Attack, tuple[str, ...]]]:
         """Who does what: the attack itself for all, unless it is a mixture."""

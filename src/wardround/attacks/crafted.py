@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.search import Range
 
 
 @register("crafted")
@@ -29,7 +32,7 @@ class Crafted(Attack):
     """
 
     class Params(Parameters):
-        lambda_step: float = Field(0.1, gt=0)
+        lambda_step: Annotated[float, Range(0.001, 1, log=True)] = Field(0.1, gt=0)
         """λ, the step per coordinate."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:

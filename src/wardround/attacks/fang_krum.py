@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import column_chunks, craft_rows, squared_distances
+from wardround.attacks.search import FIXED, Range
 from wardround.updates import row_squared_norms
 
 
@@ -44,9 +45,9 @@ class FangKrum(Attack):
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
     class Params(Parameters):
-        epsilon: float = Field(0.01, ge=0)
+        epsilon: Annotated[float, Range(0.0001, 1, log=True)] = Field(0.01, ge=0)
         """How far the other crafted rows lie from the first, at most."""
-        threshold: float = Field(1e-5, gt=0)
+        threshold: Annotated[float, FIXED] = Field(1e-5, gt=0)
         """λ is not halved below this."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
 

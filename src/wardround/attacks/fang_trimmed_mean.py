@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import Tensor
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import column_chunks, craft_rows, moments
 from wardround.attacks.parameters import require_global_weights
+from wardround.attacks.search import Range
 
 
 @register("fang-trimmed-mean")
@@ -44,7 +45,7 @@ class FangTrimmedMean(Attack):
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
     class Params(Parameters):
-        b: float = Field(2.0, gt=1)
+        b: Annotated[float, Range(1.1, 10, log=True)] = Field(2.0, gt=1)
         """How far beyond the benign range a crafted value may lie."""
         of: Literal["update", "parameters"] = "update"
         """What the ranges are taken of."""

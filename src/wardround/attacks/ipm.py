@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import mean_of, norms_of
+from wardround.attacks.search import Range
 
 
 @register("ipm")
@@ -34,7 +35,7 @@ class InnerProductManipulation(Attack):
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
     class Params(Parameters):
-        eps: float = Field(0.5, gt=0)
+        eps: Annotated[float, Range(0.05, 50, log=True)] = Field(0.5, gt=0)
         """Strength, as a multiple of the mean."""
         match_norm: bool = False
         """Give each row the norm of the client's own honest update."""

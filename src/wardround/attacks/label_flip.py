@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from wardround.attacks.base import Attack, LocalData, Parameters, register
+from wardround.attacks.search import FIXED, Choice
 from wardround.errors import ParameterError
 
 BETWEEN = "source-target"
@@ -41,9 +42,9 @@ class LabelFlip(Attack):
     class Params(Parameters):
         p: float = Field(0.8, ge=0, le=1)
         """Probability that a label is flipped."""
-        mode: Literal["random", "invert", "source-target"] = "random"
-        source: int | None = Field(None, ge=0)
-        target: int | None = Field(None, ge=0)
+        mode: Annotated[Literal["random", "invert", "source-target"], Choice(("random", "invert"))] = "random"
+        source: Annotated[int | None, FIXED] = Field(None, ge=0)
+        target: Annotated[int | None, FIXED] = Field(None, ge=0)
 
         @model_validator(mode="before")
         @classmethod

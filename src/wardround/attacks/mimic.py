@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.search import Range
 from wardround.errors import ParameterError
 
 
@@ -34,7 +35,7 @@ class Mimic(Attack):
     knowledge_levels = (KnowledgeLevel.OMNISCIENT,)
 
     class Params(Parameters):
-        client: int = Field(0, ge=0)
+        client: Annotated[int, Range(0, 7)] = Field(0, ge=0)
         """Which of the honest clients, by its place among those of the first attacked round."""
 
     def __init__(self, params: Any = None) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register, registry
 from wardround.attacks.campaign import Campaign
+from wardround.attacks.search import Choice, Draw, Range, within
 from wardround.errors import ParameterError
 
 DOS_MIX = ({"name": "noise", "share": 0.5}, {"name": "label-flip", "share": 0.5})
@@ -60,6 +61,19 @@ class Mix(Attack):
         self.poisons_data = any(part.poisons_data for part in self.parts)
         self.observes = any(part.observes for part in self.parts)
         self.knows_defence = any(part.knows_defence for part in self.parts)
+
+    @classmethod
+    def search(cls, draw: Draw) -> dict[str, Any]:
+        """Two attacks, each with parameters of its own, and how the clients are shared out between them."""
+        names = Choice(tuple(name for name in registry.available() if name not in ("mix", "none")))
+        share = draw("share", Range(0.2, 0.8), DOS_MIX[0]["share"])
+        parts = []
+        for place, usual, part in zip(("first", "second"), DOS_MIX, (share, 1 - share), strict=True):
+            name = draw(place, names, usual["name"])
+            parts.append(
+                {"name": name, "share": part, **registry.get(name).search(within(draw, f"{place}.{name}"))}
+            )
+        return {"parts": parts}
 
     @property
     def knowledge(self) -> KnowledgeLevel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -12,6 +12,7 @@ from torch import Tensor
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
 from wardround.attacks.kernels import craft_rows, norms_of
 from wardround.attacks.parameters import require_global_weights
+from wardround.attacks.search import Range
 
 
 @register("noise")
@@ -39,9 +40,9 @@ class Noise(Attack):
     class Params(Parameters):
         relative: bool = True
         """Measure the noise against the honest norm; otherwise `std` holds as it is."""
-        scale: float = Field(1.0, gt=0)
+        scale: Annotated[float, Range(0.1, 100, log=True)] = Field(1.0, gt=0)
         """Norm of the noise as a multiple of the honest one (relative)."""
-        std: float = Field(1.0, gt=0)
+        std: Annotated[float, Range(0.001, 10, log=True)] = Field(1.0, gt=0)
         """Standard deviation of every coordinate (not relative)."""
         of: Literal["update", "parameters"] = "update"
         """What the noise replaces."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
 from wardround.attacks.kernels import craft_rows
+from wardround.attacks.search import Range
 
 
 @register("partial-scaling")
@@ -28,7 +31,7 @@ class PartialScaling(Attack):
     """
 
     class Params(Parameters):
-        factor: float = 10.0
+        factor: Annotated[float, Range(-100, 100)] = 10.0
         rho: float = Field(0.5, ge=0, le=1)
         """Share of the coordinates that are scaled."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.search import Range
 from wardround.updates import row_squared_norms
 
 ROUND, NORM, COSINE = range(3)
@@ -62,9 +63,9 @@ class ProfileAware(Attack):
     observes = True
 
     class Params(Parameters):
-        k: float = Field(1.0, ge=0)
+        k: Annotated[float, Range(0, 10)] = Field(1.0, ge=0)
         """How many of its own standard deviations above its own mean norm the attacker goes."""
-        memory: int = Field(10, ge=2)
+        memory: Annotated[int, Range(2, 20)] = Field(10, ge=2)
         """Rounds of its own past that count, the reach of a running average with decay 0.9."""
 
     def __init__(self, params: Any = None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
 from wardround.attacks.parameters import require_global_weights
+from wardround.attacks.search import Range
 
 
 @register("scaling")
@@ -32,7 +33,7 @@ class Scaling(Attack):
     """
 
     class Params(Parameters):
-        factor: float = 10.0
+        factor: Annotated[float, Range(-100, 100)] = 10.0
         of: Literal["update", "parameters"] = "update"
         """What is multiplied: the update, or the whole local model as the DOS paper does."""
 

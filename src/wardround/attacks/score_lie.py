@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.search import Range
 
 LOSS, EPSILON = "loss", 1e-6  # FEDMED's quality score is 1/(loss + 1e-6)
 
@@ -38,7 +39,7 @@ class ScoreLie(Attack):
     knowledge_levels = (KnowledgeLevel.OWN, KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
     class Params(Parameters):
-        factor: float = Field(10.0, gt=0)
+        factor: Annotated[float, Range(0.01, 1000, log=True)] = Field(10.0, gt=0)
         """What a single liar multiplies its score by."""
         collude: bool = False
         quantile: float = Field(0.95, ge=0, le=1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.search import Range
 
 
 @register("sign-flip")
@@ -23,7 +26,7 @@ class SignFlip(Attack):
     """
 
     class Params(Parameters):
-        scale: float = Field(10.0, gt=0)
+        scale: Annotated[float, Range(0.1, 100, log=True)] = Field(10.0, gt=0)
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         return -self.params.scale * own

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
 from wardround.attacks.kernels import mean_of, norms_of
+from wardround.attacks.search import Range
 
 
 @register("slow-drift")
@@ -33,7 +34,7 @@ class SlowDrift(Attack):
     knowledge_levels = (KnowledgeLevel.COLLUDERS,)
 
     class Params(Parameters):
-        ramp: int = Field(20, ge=1)
+        ramp: Annotated[int, Range(1, 40, log=True)] = Field(20, ge=1)
         """Rounds from the first sign of drift to full strength."""
 
     def __init__(self, params: Any = None) -> None:
