@@ -15,6 +15,7 @@ import typer
 from wardround import __version__
 from wardround.cli_flower import mount as mount_flower
 from wardround.cli_privacy import mount as mount_privacy
+from wardround.cli_redteam import mount as mount_redteam
 from wardround.datasets.commands import app as data_app
 from wardround.errors import ConfigError, WardroundError
 
@@ -38,6 +39,7 @@ CORES = os.cpu_count() or 1
 app.add_typer(data_app, name="data")
 mount_privacy(app)
 mount_flower(app)
+mount_redteam(app)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

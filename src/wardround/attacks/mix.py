@@ -68,7 +68,9 @@ class Mix(Attack):
         names = Choice(tuple(name for name in registry.available() if name not in ("mix", "none")))
         share = draw("share", Range(0.2, 0.8), DOS_MIX[0]["share"])
         parts = []
-        for place, usual, part in zip(("first", "second"), DOS_MIX, (share, 1 - share), strict=True):
+        for place, usual, part in zip(
+            ("first", "second"), DOS_MIX, (share, round(1 - share, 6)), strict=True
+        ):
             name = draw(place, names, usual["name"])
             parts.append(
                 {"name": name, "share": part, **registry.get(name).search(within(draw, f"{place}.{name}"))}

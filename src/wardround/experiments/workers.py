@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,31 @@ from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_tell
 __all__ = ["work_off"]
 
 
-def work_off(configs: Sequence[RunConfig], out: Path, jobs: int, listen: Listener) -> None:
-    """Run all configurations with `jobs` processes."""
+Follow = Callable[[Event], Sequence[RunConfig]]
+"""The end of a run → what is to be run because of it."""
+
+
+def work_off(
+    configs: Sequence[RunConfig],
+    out: Path,
+    jobs: int,
+    listen: Listener,
+    follow: Follow = lambda event: (),
+) -> None:
+    """Run all configurations with `jobs` processes, and whatever is to `follow` the end of one."""
     waiting = deque((config, 1) for config in configs)
     pool = [_Worker(out) for _ in range(min(jobs, len(waiting)))]
     try:
-        _hand_out(waiting, pool, listen)
+        _hand_out(waiting, pool, listen, follow)
     finally:
         for worker in pool:
             worker.stop()
 
 
-def _hand_out(waiting: deque[tuple[RunConfig, int]], pool: list[_Worker], listen: Listener) -> None:
-    for worker in pool:
-        worker.take(*waiting.popleft())
+def _hand_out(
+    waiting: deque[tuple[RunConfig, int]], pool: list[_Worker], listen: Listener, follow: Follow
+) -> None:
+    _give_work(pool, waiting)
     while busy := {worker.pipe: worker for worker in pool if worker.config is not None}:
         for pipe in wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
@@ -50,8 +61,15 @@ def _hand_out(waiting: deque[tuple[RunConfig, int]], pool: list[_Worker], listen
                     continue
             listen(event)
             worker.config = None
-            if waiting:
-                worker.take(*waiting.popleft())
+            if event.ends_the_run:
+                waiting.extend((config, 1) for config in follow(event))
+            _give_work(pool, waiting)
+
+
+def _give_work(pool: list[_Worker], waiting: deque[tuple[RunConfig, int]]) -> None:
+    for worker in pool:
+        if worker.config is None and waiting:
+            worker.take(*waiting.popleft())
 
 
 class _Worker:

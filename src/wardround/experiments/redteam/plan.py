@@ -1,0 +1,54 @@
+"""What a red team is asked to do, apart from how long it may take."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from wardround.experiments.config import RunConfig, load_config, override
+from wardround.registry import Parameters
+
+__all__ = ["METRICS", "Metric", "Plan", "Sampler"]
+
+Sampler = Literal["tpe", "random"]
+Metric = Literal["auroc", "auprc", "accuracy", "f1"]
+METRICS: dict[str, float] = {"auroc": 0.5, "auprc": 0.0, "accuracy": 0.0, "f1": 0.0}
+"""Metric → what a model is worth that was broken so far that it has none."""
+
+
+class Plan(Parameters):
+    """The rule and its setting, the seeds, and how to look for attacks."""
+
+    aggregator: str
+    base: dict[str, Any]
+    """A run's configuration; its attack and its seed give way to the search's."""
+    seeds: tuple[int, ...] = Field(min_length=1)
+    max_fraction: float = Field(0.4, gt=0, le=1)
+    """The largest share of Byzantine clients."""
+    metric: Metric = "auroc"
+    sampler: Sampler = "tpe"
+    search_seed: int = Field(0, ge=0)
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_seed_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed occurs twice")
+        return seeds
+
+    def config(self, attack: dict[str, Any], seed: int) -> RunConfig:
+        """The run of one attack (a configuration's section) and seed."""
+        return load_config(
+            {
+                **override(self.base, {"aggregator.name": self.aggregator}),
+                "name": f"{self.aggregator}-{attack['name']}",
+                "attack": attack,
+                "seed": seed,
+            },
+            "redteam",
+        )
+
+    def clean(self, seed: int) -> RunConfig:
+        """The same run without an attack."""
+        return self.config({"name": "none"}, seed)

@@ -1,0 +1,166 @@
+"""What a red team found: the attacks tried, the worst of them, and the file that keeps both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from wardround.errors import ConfigError
+from wardround.experiments.folder import replace_file
+from wardround.experiments.redteam.plan import METRICS, Plan
+from wardround.registry import Parameters, explain
+
+__all__ = ["FILE", "WORST", "Findings", "Outcome", "Tried", "outcome_of", "read_findings"]
+
+FILE = "redteam.json"
+REPLAYS = "worst"
+WORST = 10  # so many are kept with their configurations
+HARMFUL = 0.02  # an attack that costs more than this is counted as harmful
+
+
+class Outcome(Parameters):
+    """What one run came to."""
+
+    seed: int
+    value: float
+    """The metric on the test data after the last round."""
+    loss: float
+    """The same of the run without attack, minus this."""
+    tpr: float | None = None
+    fpr: float | None = None
+    verdict: Literal["flags", "weights"] | None = None
+    """What was counted as found: flags, or weights below a tenth of an equal share."""
+
+
+class Tried(Parameters):
+    """An attack and what it did."""
+
+    number: int
+    """In the order of the search, from 0."""
+    attack: dict[str, Any]
+    outcomes: tuple[Outcome, ...] = ()
+    state: Literal["complete", "halved", "failed"]
+    """Run on every seed, given up after some for doing little harm, or impossible."""
+    reason: str | None = None
+
+    @property
+    def loss(self) -> float:
+        """Mean over the seeds it was run on."""
+        return fmean(outcome.loss for outcome in self.outcomes)
+
+    @property
+    def value(self) -> float:
+        return fmean(outcome.value for outcome in self.outcomes)
+
+    @property
+    def name(self) -> str:
+        """The attack's name; both names of a mixture."""
+        parts = self.attack.get("parts", ())
+        return " + ".join(part["name"] for part in parts) if parts else self.attack["name"]
+
+    def rate(self, which: Literal["tpr", "fpr"]) -> float | None:
+        """Mean detection rate over the seeds, None where there is none."""
+        known = [rate for outcome in self.outcomes if (rate := getattr(outcome, which)) is not None]
+        return fmean(known) if known else None
+
+
+class Findings(Parameters):
+    """All that a search came to."""
+
+    plan: Plan
+    clean: dict[int, float]
+    """Seed → the metric without attack."""
+    trials: tuple[Tried, ...]
+
+    @property
+    def ranked(self) -> list[Tried]:
+        """Attacks that were run on every seed, the worst first; of equals the one found first."""
+        complete = [tried for tried in self.trials if tried.state == "complete"]
+        return sorted(complete, key=lambda tried: (-tried.loss, tried.number))
+
+    @property
+    def worst(self) -> list[Tried]:
+        return self.ranked[:WORST]
+
+    @property
+    def clean_value(self) -> float:
+        return fmean(self.clean.values())
+
+    @property
+    def harmful(self) -> list[str]:
+        """Which of the attacks, whatever their parameters, cost more than a little on the seeds they were run on."""
+        return sorted({t.attack["name"] for t in self.trials if t.outcomes and t.loss > HARMFUL})
+
+    def worst_so_far(self) -> list[float | None]:
+        """After each trial the greatest loss of a complete one; None before the first."""
+        best: float | None = None
+        curve = []
+        for tried in self.trials:
+            if tried.state == "complete":
+                best = tried.loss if best is None else max(best, tried.loss)
+            curve.append(best)
+        return curve
+
+    def replay_name(self, place: int) -> str:
+        """The file of the worst attack at a place (from 0)."""
+        return f"{REPLAYS}/{place + 1:02d}-{self.worst[place].attack['name']}.yaml"
+
+    def write(self, folder: Path) -> None:
+        """`redteam.json`, and the configurations of the worst to replay with `wardround run`."""
+        (folder / REPLAYS).mkdir(exist_ok=True)
+        kept = set()
+        for place, tried in enumerate(self.worst):
+            path = folder / self.replay_name(place)
+            kept.add(path)
+            config = self.plan.config(tried.attack, self.plan.seeds[0]).plain()
+            told = (
+                f"# Costs {self.plan.aggregator} {tried.loss:.3f} of its {self.plan.metric}, mean over seeds "
+                f"{', '.join(map(str, self.plan.seeds))}.\n"
+            )
+            replace_file(path, (told + yaml.safe_dump(config, sort_keys=False)).encode())
+        for stale in set((folder / REPLAYS).glob("[0-9][0-9]-*.yaml")) - kept:
+            stale.unlink()
+        replace_file(folder / FILE, (self.model_dump_json(indent=1) + "\n").encode())
+
+
+def outcome_of(summary: Mapping[str, Any], seed: int, metric: str, clean: float | None) -> Outcome:
+    """Read a run's summary; `clean` is None for the run without attack itself."""
+    value = (summary["final"] or {}).get(metric)
+    value = METRICS[metric] if value is None else value  # nothing left to measure: as good as guessing
+    rates, verdict = (
+        (summary["detection"], "flags") if summary["detection"] else (summary["suppression"], "weights")
+    )
+    return Outcome(
+        seed=seed,
+        value=value,
+        loss=0.0 if clean is None else clean - value,
+        tpr=rates and rates["tpr"],
+        fpr=rates and rates["fpr"],
+        verdict=verdict if rates else None,  # type: ignore[arg-type]
+    )
+
+
+def read_findings(paths: Sequence[Path]) -> list[Findings]:
+    """What red teams wrote at or below some folders."""
+    found = []
+    for path in paths:
+        files = sorted(path.rglob(FILE)) if path.is_dir() else []
+        if not files:
+            raise ConfigError(f"{path}: no {FILE} in it (wardround redteam --aggregator NAME --out {path})")
+        found += [_read(file) for file in files]
+    return found
+
+
+def _read(file: Path) -> Findings:
+    try:
+        return Findings(**json.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {explain(error, Findings)}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{file}: cannot be read ({error})") from None

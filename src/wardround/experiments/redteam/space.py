@@ -1,0 +1,45 @@
+"""Where the red team looks: which attack, with which parameters, by how many clients, from when on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wardround import attacks
+from wardround.attacks.search import Choice, Draw, Range, Space, within
+
+__all__ = ["candidates", "defaults", "draw_attack"]
+
+LATEST = 0.75  # an attack that begins after this share of the rounds has little time to show
+FEWEST = 0.25  # and so has one of fewer than this share of the most Byzantine clients allowed
+
+
+def candidates() -> tuple[str, ...]:
+    """Every registered attack but the one that does nothing."""
+    return tuple(name for name in attacks.available() if name != "none")
+
+
+def draw_attack(draw: Draw, rounds: int, max_fraction: float) -> dict[str, Any]:
+    """The `attack` section of a configuration; at most `max_fraction` of the clients are Byzantine."""
+    name = draw("attack", Choice(candidates()), None)
+    return {
+        "name": name,
+        "fraction": draw("fraction", Range(FEWEST * max_fraction, max_fraction), max_fraction),
+        "start": draw("start", Range(1, max(1, int(LATEST * rounds)), whole=True), 1),
+        **attacks.registry.get(name).search(within(draw, name)),
+    }
+
+
+def defaults(name: str, rounds: int, max_fraction: float) -> dict[str, Any]:
+    """Key → value of the draw that gives an attack with its default parameters, at full strength from round 1.
+
+    >>> defaults("sign-flip", rounds=20, max_fraction=0.4)
+    {'attack': 'sign-flip', 'fraction': 0.4, 'start': 1, 'sign-flip.scale': 10.0}
+    """
+    drawn: dict[str, Any] = {}
+
+    def usual(key: str, space: Space, default: Any) -> Any:
+        drawn[key] = name if key == "attack" else default
+        return drawn[key]
+
+    draw_attack(usual, rounds, max_fraction)
+    return drawn

@@ -1,0 +1,132 @@
+"""What a red team found, in words: the page on one rule, and the leaderboard of worst cases over rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from wardround.errors import ConfigError
+from wardround.experiments.folder import replace_file
+from wardround.experiments.redteam import Findings, Tried
+from wardround.report.redteam_picture import picture
+
+__all__ = ["leaderboard", "page", "words", "worst_table", "write"]
+
+PAGE, PICTURE = "redteam.md", "redteam.svg"
+WINDOW = ("name", "fraction", "start")
+
+
+def write(findings: Findings, folder: Path) -> None:
+    """All files of a red team: findings, configurations to replay, page and picture."""
+    findings.write(folder)
+    replace_file(folder / PAGE, page(findings).encode())
+    replace_file(folder / PICTURE, picture(findings).encode())
+
+
+def page(findings: Findings) -> str:
+    """The ten worst attacks on one rule, as Markdown."""
+    plan, count = findings.plan, Counter(tried.state for tried in findings.trials)
+    seeds = ", ".join(map(str, plan.seeds))
+    lines = [
+        f"| {place + 1} | {words(tried.attack)} | {tried.attack['fraction']:g} | {tried.attack['start']} "
+        f"| {tried.value:.3f} | {tried.loss:.3f} | {_rates(tried)} | `{findings.replay_name(place)}` |"
+        for place, tried in enumerate(findings.worst)
+    ]
+    failed = Counter(tried.reason for tried in findings.trials if tried.state == "failed")
+    failures = "".join(f"- {number} × {reason}\n" for reason, number in failed.most_common())
+    return (
+        f"# Red team against `{plan.aggregator}`\n\n"
+        f"{len(findings.trials)} attacks tried on seeds {seeds}: {count['complete']} on every seed, "
+        f"{count['halved']} given up early for doing less harm, {count['failed']} impossible. "
+        f"Without attack the {plan.metric} is {findings.clean_value:.3f}.\n\n"
+        f"| | attack | Byzantine | from round | {plan.metric} | lost | found / false alarms | replay |\n"
+        f"|---|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n\n"
+        f"`wardround run` with a file of the last column repeats the run on seed {plan.seeds[0]}.\n\n"
+        f"![Loss against trials, and by attack]({PICTURE})\n"
+        + (f"\nImpossible:\n\n{failures}" if failures else "")
+        + _footnote(findings.worst)
+    )
+
+
+def worst_table(findings: Findings) -> Table:
+    """The same for a terminal."""
+    plan = findings.plan
+    table = Table(
+        title=f"{plan.aggregator}: {plan.metric} {findings.clean_value:.3f} without attack; the worst of "
+        f"{len(findings.trials)} attacks",
+        title_justify="left",
+    )
+    for name in ("", "attack", "Byzantine", "from round", plan.metric, "lost", "found / false alarms"):
+        table.add_column(name, justify="left" if name in ("", "attack") else "right")
+    for place, tried in enumerate(findings.worst, start=1):
+        table.add_row(
+            str(place), words(tried.attack), f"{tried.attack['fraction']:g}", str(tried.attack["start"]),
+            f"{tried.value:.3f}", f"{tried.loss:.3f}", _rates(tried),
+        )  # fmt: skip
+    return table
+
+
+def leaderboard(found: Sequence[Findings]) -> str:
+    """The worst case of every rule, the best of them first, as Markdown."""
+    first = found[0].plan
+    for findings in found:
+        same = ("base", "seeds", "max_fraction", "metric")
+        if other := [key for key in same if getattr(findings.plan, key) != getattr(first, key)]:
+            raise ConfigError(
+                f"the red team of {findings.plan.aggregator} cannot be compared with that of "
+                f"{first.aggregator}: another {', '.join(other)}"
+            )
+    ranked = sorted((f for f in found if f.worst), key=lambda f: (-f.worst[0].value, f.plan.aggregator))
+    lines = [
+        f"| {place} | `{f.plan.aggregator}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
+        f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
+        f"| {len(f.harmful)} | {len(f.trials)} |"
+        for place, f in enumerate(ranked, start=1)
+    ]
+    return (
+        f"| | rule | {first.metric} clean | in the worst case | lost | the attack | found / false alarms "
+        f"| harmful attacks | tried |\n|---|---|---|---|---|---|---|---|---|\n"
+        + "\n".join(lines)
+        + "\n"
+        + _footnote([f.worst[0] for f in ranked])
+    )
+
+
+def words(attack: Mapping[str, Any]) -> str:
+    """An attack with its parameters on one line.
+
+    >>> words({"name": "alie", "fraction": 0.4, "start": 1, "k": -3.0, "match_norm": True})
+    'alie k -3, match_norm'
+    """
+    if attack["name"] == "mix":
+        parts = [f"{part['share']:.0%} {words({**part, 'share': None})}" for part in attack["parts"]]
+        return " and ".join(parts)
+    told = [_parameter(key, value) for key, value in attack.items() if key not in WINDOW]
+    return " ".join([attack["name"], ", ".join(filter(None, told))]).strip()
+
+
+def _parameter(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return key if value else ""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else f"{key} {value:g}"
+
+
+def _in_full(attack: Mapping[str, Any]) -> str:
+    return f"{words(attack)}; {attack['fraction']:.0%} from round {attack['start']}"
+
+
+def _rates(tried: Tried) -> str:
+    tpr, fpr = tried.rate("tpr"), tried.rate("fpr")
+    mark = "*" if any(outcome.verdict == "weights" for outcome in tried.outcomes) else ""
+    return " / ".join("–" if rate is None else f"{rate:.0%}{mark}" for rate in (tpr, fpr))
+
+
+def _footnote(shown: Sequence[Tried]) -> str:
+    by_weight = any(outcome.verdict == "weights" for tried in shown for outcome in tried.outcomes)
+    return "\n\\* no flags: clients given less than a tenth of an equal share\n" if by_weight else ""

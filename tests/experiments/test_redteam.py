@@ -1,0 +1,232 @@
+"""The red team: where it looks, what it keeps, that it goes on after being killed, and that it finds harm."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from wardround.errors import ConfigError, WardroundError
+from wardround.experiments import Event, RunFolder, load_config, read_yaml, run
+from wardround.experiments.redteam import Plan, read_findings, search
+from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
+from wardround.experiments.redteam.space import candidates, defaults, draw_attack
+
+optuna = pytest.importorskip("optuna")
+module = sys.modules["wardround.experiments.redteam.search"]
+
+FEW = ("additive-noise", "alie", "ipm", "mimic", "noise", "sign-flip")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Only some attacks are tried with their defaults first: SQLite takes its time."""
+    monkeypatch.setattr(module, "candidates", lambda: FEW)
+
+
+def plan(base, **changes):
+    return Plan(**{"aggregator": "mean", "base": base, "seeds": (200, 201, 202), **changes})
+
+
+def tried(number, losses, state="complete", **attack):
+    outcomes = tuple(
+        Outcome(seed=200 + i, value=0.9 - loss, loss=loss, tpr=0.5, fpr=0.0, verdict="flags")
+        for i, loss in enumerate(losses)
+    )
+    section = {"name": "sign-flip", "fraction": 0.4, "start": 1, "scale": 10.0, **attack}
+    return Tried(number=number, attack=section, outcomes=outcomes, state=state)
+
+
+class Pretence:
+    """Runs that take no time: the AUROC of an attacked run is looked up instead of trained for."""
+
+    def __init__(self, monkeypatch, harm=lambda config: 0.1, dies_after=None):
+        self.harm, self.dies_after, self.ran = harm, dies_after, []
+        monkeypatch.setattr(module, "work_off", self.work_off)
+        monkeypatch.setattr(module, "run_many", self.run_many)
+
+    def finish(self, config, out):
+        harm = 0.0 if config.attack["name"] == "none" else self.harm(config)
+        if harm is None:
+            return Event("failed", config.run_name, reason="impossible here")
+        folder = RunFolder(out / config.run_name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        rates = {"tpr": 1.0, "fpr": 0.0}
+        final = {"round": config.rounds, "auroc": 0.9 - harm}
+        folder.write_summary({"status": "finished", "final": final, "detection": rates, "suppression": None})
+        return Event("finished", config.run_name)
+
+    def run_many(self, configs, out, jobs, listen):
+        return [self.finish(config, out) for config in configs]
+
+    def work_off(self, configs, out, jobs, listen, follow):
+        waiting = list(configs)
+        while waiting:
+            assert len(waiting) <= jobs
+            config = waiting.pop(0)
+            if self.dies_after is not None and len(self.ran) >= self.dies_after:
+                raise KeyboardInterrupt
+            self.ran.append(config)
+            waiting += follow(self.finish(config, out))
+
+
+def test_every_attack_can_be_drawn_and_is_a_valid_section(tiny):
+    for name in candidates():
+        drawn = defaults(name, rounds=6, max_fraction=0.4)
+        section = draw_attack(lambda key, space, default, drawn=drawn: drawn[key], 6, 0.4)
+        assert section["name"] == name
+        assert section["fraction"] == 0.4
+        assert plan(tiny).config(section, 200).attack["start"] == 1
+
+
+def test_the_worst_come_first_and_only_those_run_on_every_seed(tiny):
+    found = Findings(
+        plan=plan(tiny),
+        clean={200: 0.9, 201: 0.9, 202: 0.9},
+        trials=(
+            tried(0, [0.1, 0.1, 0.1]),
+            tried(1, [0.3, 0.1, 0.2]),
+            tried(2, [0.7], state="halved", name="noise"),
+            Tried(number=3, attack={"name": "alie"}, state="failed", reason="no"),
+        ),
+    )
+    assert [t.number for t in found.ranked] == [1, 0]
+    assert found.worst[0].loss == pytest.approx(0.2)
+    assert found.worst_so_far() == pytest.approx([0.1, 0.2, 0.2, 0.2])
+    assert found.harmful == ["noise", "sign-flip"]
+
+
+def test_a_broken_model_is_worth_no_more_than_guessing():
+    summary = {"final": {"auroc": None}, "detection": None, "suppression": {"tpr": 0.25, "fpr": 0.0}}
+    outcome = outcome_of(summary, 200, "auroc", clean=0.8)
+    assert (outcome.value, outcome.loss, outcome.verdict) == (0.5, pytest.approx(0.3), "weights")
+
+
+def test_each_attack_is_seen_with_its_defaults_before_any_other(tiny, tmp_path, monkeypatch):
+    pretence = Pretence(monkeypatch)
+    found = search(plan(tiny, seeds=(200,)), tmp_path, trials=len(candidates()))
+    assert [t.attack["name"] for t in found.trials] == list(candidates())
+    assert all(config.attack["fraction"] == 0.4 for config in pretence.ran)
+
+
+@pytest.mark.usefixtures("few")
+def test_harmless_attacks_are_given_up_after_a_seed_and_harmful_ones_are_not(tiny, tmp_path, monkeypatch):
+    harm = {name: place / 100 for place, name in enumerate(reversed(FEW))}
+    pretence = Pretence(monkeypatch, lambda config: harm[config.attack["name"]])
+    found = search(plan(tiny), tmp_path, trials=len(FEW), jobs=2)
+    assert found.worst[0].attack["name"] == FEW[0]
+    assert len(found.worst[0].outcomes) == 3
+    states = {t.attack["name"]: (t.state, len(t.outcomes)) for t in found.trials}
+    assert states[FEW[-1]] == ("halved", 1)
+    assert len(pretence.ran) < 2 * len(FEW)
+
+
+@pytest.mark.usefixtures("few")
+def test_an_impossible_attack_is_told_and_does_not_stop_the_search(tiny, tmp_path, monkeypatch):
+    Pretence(monkeypatch, lambda config: None if config.attack["name"] == "alie" else 0.1)
+    found = search(plan(tiny, seeds=(200,)), tmp_path, trials=len(FEW))
+    failed = [t for t in found.trials if t.state == "failed"]
+    assert [(t.attack["name"], t.reason) for t in failed] == [("alie", "impossible here")]
+
+
+@pytest.mark.usefixtures("few")
+def test_what_was_cut_short_is_tried_again_and_nothing_else(tiny, tmp_path, monkeypatch):
+    asked = plan(tiny, seeds=(200,))
+    first = Pretence(monkeypatch, dies_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        search(asked, tmp_path, trials=5, jobs=2)
+    second = Pretence(monkeypatch)
+    found = search(asked, tmp_path, trials=5, jobs=2)
+    names = [config.run_name for config in first.ran + second.ran]
+    assert len(set(names)) == len(names) == 5, "no run twice"
+    assert [t.attack["name"] for t in found.trials] == list(FEW[:5])
+    third = Pretence(monkeypatch)
+    assert len(search(asked, tmp_path, trials=5).trials) == 5
+    assert not third.ran
+    assert len(search(asked, tmp_path, trials=7).trials) == 7
+
+
+def test_the_time_may_be_up(tiny, tmp_path, monkeypatch):
+    Pretence(monkeypatch)
+    assert search(plan(tiny, seeds=(200,)), tmp_path, trials=50, minutes=0).trials == ()
+
+
+def test_another_plan_in_the_same_folder_is_refused(tiny, tmp_path, monkeypatch):
+    Pretence(monkeypatch)
+    search(plan(tiny), tmp_path, trials=1)
+    with pytest.raises(ConfigError, match="another aggregator, seeds; give another --out"):
+        search(plan(tiny, aggregator="median", seeds=(7,)), tmp_path, trials=1)
+
+
+@pytest.mark.slow
+def test_a_rule_that_cannot_run_there_is_told(tiny, tmp_path):
+    tiny["partition"] = {**tiny["partition"], "clients": 2}
+    with pytest.raises(WardroundError, match="krum cannot be run here"):
+        search(plan(tiny, aggregator="krum"), tmp_path, trials=1)
+
+
+@pytest.mark.usefixtures("few")
+def test_findings_are_written_and_read_back(tiny, tmp_path, monkeypatch):
+    Pretence(monkeypatch, lambda config: config.attack["fraction"])
+    found = search(plan(tiny, seeds=(200,)), tmp_path, trials=11, jobs=2)
+    found.write(tmp_path)
+    assert read_findings([tmp_path]) == [found]
+    replays = sorted((tmp_path / "worst").glob("*.yaml"))
+    assert len(replays) == 10
+    for place, path in enumerate(replays):
+        config = load_config(read_yaml(path))
+        assert config.hash == found.plan.config(found.worst[place].attack, 200).hash
+    with pytest.raises(ConfigError, match=r"no redteam\.json in it"):
+        read_findings([tmp_path / "worst"])
+    (tmp_path / "redteam.json").write_text("{}")
+    with pytest.raises(ConfigError, match="'plan' is required"):
+        read_findings([tmp_path])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few")
+def test_against_a_plain_mean_it_finds_great_harm_that_can_be_replayed(tiny, tmp_path):
+    asked = plan(tiny, seeds=(200, 201))
+    found = search(asked, tmp_path, trials=len(FEW) + 4, jobs=2)
+    at_defaults = [t for t in found.trials[: len(FEW)] if t.state == "complete"]
+    assert {t.attack["name"] for t in found.trials[: len(FEW)]} == set(FEW)
+    assert found.worst[0].loss >= max(t.loss for t in at_defaults)
+    assert found.worst[0].loss > 0.1
+    found.write(tmp_path)
+    replay = load_config(read_yaml(tmp_path / found.replay_name(0)))
+    summary = run(replay, tmp_path / "replayed").summary()
+    assert summary["final"]["auroc"] == found.worst[0].outcomes[0].value
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_goes_on_with_what_it_has(tiny, tmp_path):
+    tiny["rounds"] = 20
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(tiny))
+    command = [
+        sys.executable, "-m", "wardround", "redteam", "--aggregator", "mean", "--jobs", "1",
+        "--config", str(tmp_path / "base.yaml"), "--seeds", "200", "--out", str(tmp_path / "team"), "--trials",
+    ]  # fmt: skip
+    with subprocess.Popen([*command, "20"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and len(finished(tmp_path / "team")) < 3:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    before = finished(tmp_path / "team")
+    assert len(before) > 2
+    count = len(before) + 1  # more than before, of which one was the clean run
+    done = subprocess.run([*command, str(count), "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    after = finished(tmp_path / "team")
+    assert len({json.dumps(t["attack"]) for t in found["trials"]}) == len(found["trials"]) == count
+    assert {name: after[name] for name in before} == before, "finished runs are left alone"
+
+
+def finished(team):
+    """Run name → when its summary was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in team.glob("runs/*/summary.json")}
