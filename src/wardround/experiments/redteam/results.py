@@ -142,7 +142,7 @@ def outcome_of(summary: Mapping[str, Any], seed: int, metric: str, clean: float 
         loss=0.0 if clean is None else clean - value,
         tpr=rates and rates["tpr"],
         fpr=rates and rates["fpr"],
-        verdict=verdict if rates else None,  # type: ignore[arg-type]
+        verdict=verdict if rates else None,
     )
 
 
