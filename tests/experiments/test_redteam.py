@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.experiments import Event, RunFolder, load_config, read_yaml, run
+from wardround.experiments import Event, RunFolder, expand, load_config, read_yaml, run
 from wardround.experiments.redteam import Plan, read_findings, search
 from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
 from wardround.experiments.redteam.space import candidates, defaults, draw_attack
@@ -98,6 +98,31 @@ def test_the_worst_come_first_and_only_those_run_on_every_seed(tiny):
     assert found.worst[0].loss == pytest.approx(0.2)
     assert found.worst_so_far() == pytest.approx([0.1, 0.2, 0.2, 0.2])
     assert found.harmful == ["noise", "sign-flip"]
+
+
+def test_the_worst_of_each_kind_is_kept_as_a_matrix(tiny, tmp_path):
+    mixture = [{"name": "agr-tailored", "share": 0.5}, {"name": "ipm", "share": 0.5}]
+    found = Findings(
+        plan=plan(tiny, seeds=(200,)),
+        clean={200: 0.9},
+        trials=(
+            tried(0, [0.1]),
+            tried(1, [0.3], scale=2.0),
+            tried(2, [0.02], scale=3.0),
+            Tried(
+                number=3,
+                attack={"name": "mix", "fraction": 0.4, "start": 1, "parts": mixture},
+                outcomes=tried(3, [0.4]).outcomes,
+                state="complete",
+            ),
+        ),
+    )
+    assert [t.number for t in found.kept] == [3, 1]
+    assert found.worst_without_the_rule().number == 1
+    found.write(tmp_path)
+    runs = expand(read_yaml(tmp_path / "harmful.yaml"))
+    assert [config.attack["name"] for config in runs] == ["none", "mix", "sign-flip"]
+    assert {config.aggregator["name"] for config in runs} == {"mean"}
 
 
 def test_a_broken_model_is_worth_no_more_than_guessing():

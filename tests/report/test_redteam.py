@@ -39,7 +39,7 @@ def test_the_page_has_the_worst_first_and_says_how_to_replay():
     lines = [line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |", "| 3 |"))]
     assert len(lines) == 2
     assert lines[0].startswith(
-        "| 1 | 25% noise scale 2 and 75% ipm eps 0.5 | 0.35 | 3 | 0.550 | 0.300 | 25%* / 5%*"
+        "| 1 | 25 % noise scale 2 and 75 % ipm eps 0.5 | 0.35 | 3 | 0.550 | 0.300 | 25 %* / 5 %*"
     )
     assert "`worst/01-mix.yaml`" in lines[0]
     assert "2 on every seed, 1 given up early for doing less harm, 1 impossible" in text
@@ -50,7 +50,14 @@ def test_the_page_has_the_worst_first_and_says_how_to_replay():
 def test_all_files_are_written(tmp_path):
     write(findings(), tmp_path)
     names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert names == {"redteam.json", "redteam.md", "redteam.svg", "worst/01-mix.yaml", "worst/02-alie.yaml"}
+    assert names == {
+        "harmful.yaml",
+        "redteam.json",
+        "redteam.md",
+        "redteam.svg",
+        "worst/01-mix.yaml",
+        "worst/02-alie.yaml",
+    }
 
 
 def test_the_picture_has_a_dot_a_trial_and_panel_and_needs_nothing_else(tmp_path):
@@ -75,7 +82,7 @@ def test_the_best_worst_case_leads():
     lines = [line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
     assert lines[0].startswith("| 1 | `median` | 0.850 | 0.800 | 0.050 |")
     assert lines[1].startswith("| 2 | `krum` | 0.850 | 0.450 | 0.400 |")
-    assert lines[1].endswith("| 25%* / 5%* | 2 | 4 |")
+    assert lines[1].endswith("| 25 %* / 5 %* | 0.450, noise + ipm | 2 | 4 |")
 
 
 def test_settings_that_differ_are_not_compared():

@@ -84,12 +84,12 @@ def leaderboard(found: Sequence[Findings]) -> str:
     lines = [
         f"| {place} | `{f.plan.aggregator}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
         f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
-        f"| {len(f.harmful)} | {len(f.trials)} |"
+        f"| {_without_the_rule(f)} | {len(f.harmful)} | {len(f.trials)} |"
         for place, f in enumerate(ranked, start=1)
     ]
     return (
         f"| | rule | {first.metric} clean | in the worst case | lost | the attack | found / false alarms "
-        f"| harmful attacks | tried |\n|---|---|---|---|---|---|---|---|---|\n"
+        f"| worst without a copy of the rule | harmful | tried |\n|---|---|---|---|---|---|---|---|---|---|\n"
         + "\n".join(lines)
         + "\n"
         + _footnote([f.worst[0] for f in ranked])
@@ -103,7 +103,7 @@ def words(attack: Mapping[str, Any]) -> str:
     'alie k -3, match_norm'
     """
     if attack["name"] == "mix":
-        parts = [f"{part['share']:.0%} {words({**part, 'share': None})}" for part in attack["parts"]]
+        parts = [f"{_percent(part['share'])} {words({**part, 'share': None})}" for part in attack["parts"]]
         return " and ".join(parts)
     told = [_parameter(key, value) for key, value in attack.items() if key not in WINDOW]
     return " ".join([attack["name"], ", ".join(filter(None, told))]).strip()
@@ -118,13 +118,22 @@ def _parameter(key: str, value: Any) -> str:
 
 
 def _in_full(attack: Mapping[str, Any]) -> str:
-    return f"{words(attack)}; {attack['fraction']:.0%} from round {attack['start']}"
+    return f"{words(attack)}; {_percent(attack['fraction'])} from round {attack['start']}"
+
+
+def _without_the_rule(findings: Findings) -> str:
+    worst = findings.worst_without_the_rule()
+    return "–" if worst is None else f"{worst.value:.3f}, {worst.name}"
 
 
 def _rates(tried: Tried) -> str:
     tpr, fpr = tried.rate("tpr"), tried.rate("fpr")
     mark = "*" if any(outcome.verdict == "weights" for outcome in tried.outcomes) else ""
-    return " / ".join("–" if rate is None else f"{rate:.0%}{mark}" for rate in (tpr, fpr))
+    return " / ".join("–" if rate is None else f"{_percent(rate)}{mark}" for rate in (tpr, fpr))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _footnote(shown: Sequence[Tried]) -> str:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
+from wardround import attacks
 from wardround.errors import ConfigError
+from wardround.experiments.config import override
 from wardround.experiments.folder import replace_file
 from wardround.experiments.redteam.plan import METRICS, Plan
 from wardround.registry import Parameters, explain
@@ -19,6 +21,7 @@ from wardround.registry import Parameters, explain
 __all__ = ["FILE", "WORST", "Findings", "Outcome", "Tried", "outcome_of", "read_findings"]
 
 FILE = "redteam.json"
+MATRIX = "harmful.yaml"
 REPLAYS = "worst"
 WORST = 10  # so many are kept with their configurations
 HARMFUL = 0.02  # an attack that costs more than this is counted as harmful
@@ -64,6 +67,12 @@ class Tried(Parameters):
         parts = self.attack.get("parts", ())
         return " + ".join(part["name"] for part in parts) if parts else self.attack["name"]
 
+    @property
+    def knows_defence(self) -> bool:
+        """Do the attackers own a copy of the rule?"""
+        sections = self.attack.get("parts", (self.attack,))
+        return any(attacks.registry.get(section["name"]).knows_defence for section in sections)
+
     def rate(self, which: Literal["tpr", "fpr"]) -> float | None:
         """Mean detection rate over the seeds, None where there is none."""
         known = [rate for outcome in self.outcomes if (rate := getattr(outcome, which)) is not None]
@@ -97,6 +106,16 @@ class Findings(Parameters):
         """Which of the attacks, whatever their parameters, cost more than a little on the seeds they were run on."""
         return sorted({t.attack["name"] for t in self.trials if t.outcomes and t.loss > HARMFUL})
 
+    @property
+    def kept(self) -> list[Tried]:
+        """The worst of each kind that cost more than a little on all seeds: what a better rule must stand."""
+        found = {tried.name: tried for tried in reversed(self.ranked) if tried.loss > HARMFUL}
+        return sorted(found.values(), key=lambda tried: (-tried.loss, tried.number))
+
+    def worst_without_the_rule(self) -> Tried | None:
+        """The worst attack whose attackers own no copy of the rule they attack."""
+        return next((tried for tried in self.ranked if not tried.knows_defence), None)
+
     def worst_so_far(self) -> list[float | None]:
         """After each trial the greatest loss of a complete one; None before the first."""
         best: float | None = None
@@ -112,7 +131,8 @@ class Findings(Parameters):
         return f"{REPLAYS}/{place + 1:02d}-{self.worst[place].attack['name']}.yaml"
 
     def write(self, folder: Path) -> None:
-        """`redteam.json`, and the configurations of the worst to replay with `wardround run`."""
+        """`redteam.json`, and configurations to replay: of the worst for `wardround run`, of what is kept
+        for `wardround matrix`."""
         (folder / REPLAYS).mkdir(exist_ok=True)
         kept = set()
         for place, tried in enumerate(self.worst):
@@ -126,7 +146,20 @@ class Findings(Parameters):
             replace_file(path, (told + yaml.safe_dump(config, sort_keys=False)).encode())
         for stale in set((folder / REPLAYS).glob("[0-9][0-9]-*.yaml")) - kept:
             stale.unlink()
+        replace_file(folder / MATRIX, self._matrix().encode())
         replace_file(folder / FILE, (self.model_dump_json(indent=1) + "\n").encode())
+
+    def _matrix(self) -> str:
+        """What is kept, with the run without attack before it, as a matrix."""
+        plan = self.plan
+        matrix = {
+            "name": f"redteam-{plan.aggregator}",
+            "base": override(plan.base, {"aggregator.name": plan.aggregator}),
+            "runs": [{"attack": {"name": "none"}}, *({"attack": tried.attack} for tried in self.kept)],
+            "seeds": list(plan.seeds),
+        }
+        told = f"# Attacks that cost {plan.aggregator} more than {HARMFUL} {plan.metric}: the worst of each kind.\n"
+        return told + yaml.safe_dump(matrix, sort_keys=False)
 
 
 def outcome_of(summary: Mapping[str, Any], seed: int, metric: str, clean: float | None) -> Outcome:
