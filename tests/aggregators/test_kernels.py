@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from wardround import Updates
+from wardround.aggregators import kernels
 from wardround.aggregators.kernels import (
     centred_gram,
     norm,
@@ -56,6 +57,29 @@ def test_distances_survive_a_row_that_is_far_away(both_paths):
     others = [i for i in range(9) if i != 4]
     expected = distances_in_float64(matrix[others])
     np.testing.assert_allclose(found[np.ix_(others, others)], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [1.0, 30.0, 1e6])
+def test_attackers_who_hold_the_sampled_rows_do_not_hold_the_distances(offset):
+    """They are 9 of 21, but all of those that the quick centre looks at."""
+    pytest.importorskip("numba")
+    matrix = random_matrix(21, 70_000)
+    attackers = torch.linspace(0, 20, kernels.SAMPLE).round().long()
+    matrix[attackers] += offset * random_matrix(1, 70_000, seed=1)
+    updates = Updates(matrix)
+    expected = distances_in_float64(matrix)
+    np.testing.assert_allclose(squared_distances(updates), expected, rtol=1e-6)
+    if offset > 1:
+        torch.testing.assert_close(centred_gram(updates).centre, matrix.quantile(0.5, dim=0))
+
+
+def test_a_vector_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="rows of length 20"):
+        row_dots(random_matrix(3, 20), torch.ones(19))
+    with pytest.raises(ValueError, match="centre has shape"):
+        centred_gram(Updates(random_matrix(3, 20)), centre=torch.ones(19))
+    with pytest.raises(ValueError, match="guard the updates first"):
+        centred_gram(Updates(torch.full((3, 20), torch.nan)))
 
 
 def test_colluders_close_to_each_other_and_far_from_the_rest(both_paths):

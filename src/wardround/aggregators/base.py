@@ -7,14 +7,14 @@ left, and spreading the result over all clients again happens here, once, for al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators import kernels
+from wardround.aggregators.survey import Survey, Wanted
 from wardround.errors import ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation, Updates, guard
@@ -26,6 +26,8 @@ __all__ = [
     "Context",
     "Parameters",
     "ServerSide",
+    "Survey",
+    "Wanted",
     "register",
     "registry",
     "sample_weights",
@@ -102,6 +104,8 @@ class Context:
     global_weights: Tensor | None = None
     root_update: Tensor | None = None
     server: ServerSide | None = None
+    survey: Survey = field(default_factory=Survey)
+    """What the guard's read of the matrix has measured for the rule."""
 
 
 class Aggregator(Configurable):
@@ -115,6 +119,10 @@ class Aggregator(Configurable):
     def client_policy(self) -> ClientPolicy:
         """What the rule asks of local training."""
         return ClientPolicy()
+
+    def wanted(self, context: Context) -> Wanted:
+        """What `combine` will ask of `context.survey`: declared here, it is measured in the guard's read."""
+        return Wanted()
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         """The rule itself, on rows that are finite and of one length."""
@@ -156,9 +164,11 @@ class Aggregator(Configurable):
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
         global_weights, root_update = _vector(global_weights), _vector(root_update)
         dimension = None if global_weights is None else len(global_weights)
-        guarded = guard(updates, dimension, kernels.squared_norms)
-        kept = guarded.updates
         context = Context(round, len(updates), global_weights, root_update, server)
+        survey = Survey(self.wanted(context))
+        guarded = guard(updates, dimension, survey.squared_norms)
+        kept = guarded.updates
+        context = replace(context, survey=survey.of(kept))
         if guarded.dropped:
             self.on_dropped(guarded.dropped)
         if len(kept) < max(1, self.minimum_clients(len(updates))):

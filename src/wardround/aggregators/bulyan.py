@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wardround.aggregators.base import ByzantineBound, Context, register
-from wardround.aggregators.kernels import squared_distances
+from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
 from wardround.aggregators.neighbours import krum_scores, repeated_krum
 from wardround.aggregators.order_statistics import mean_nearest_median
 from wardround.updates import Aggregation, Updates
@@ -33,9 +32,12 @@ class Bulyan(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 4, 3
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
-        squared = squared_distances(updates)
+        squared = context.survey.squared_distances
         chosen = sorted(repeated_krum(squared, f, len(updates) - 2 * f))
         selected = torch.zeros(len(updates), dtype=torch.float64)
         selected[chosen] = 1

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
-from wardround.aggregators.kernels import norm, row_dots, weighted_sum
+from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
+from wardround.aggregators.kernels import weighted_sum
 from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.updates import Aggregation, Updates
 
@@ -101,8 +101,12 @@ class Caac(Aggregator):
         self.blur: Blur | None = None
         self.profiles = torch.empty(0, 5, dtype=torch.float64)
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(dots_with=self.last)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        norms, cosines = updates.norms, self._cosines(updates)
+        norms = updates.norms
+        cosines = torch.ones_like(norms) if self.last is None else context.survey.cosines(otherwise=1.0)
         if self.blur is not None:
             norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
         result = self.judge(updates, norms, cosines)
@@ -190,14 +194,6 @@ class Caac(Aggregator):
                 self.index[client] = len(self.index)
             self.profiles = torch.cat([self.profiles, profile.repeat(len(newcomers), 1)])
         return torch.tensor([self.index[client] for client in clients])
-
-    def _cosines(self, updates: Updates) -> Tensor:
-        """Cosine of each row to the last aggregate; 1 where either is zero or there is none yet."""
-        if self.last is None:
-            return torch.ones(len(updates), dtype=torch.float64)
-        length = updates.norms * norm(self.last)
-        cosines = row_dots(updates.matrix, self.last) / length
-        return torch.where(length > 0, cosines, 1.0)
 
     def _bootstrap_clip_and_weight(
         self, updates: Updates, norms: Tensor, median: Tensor

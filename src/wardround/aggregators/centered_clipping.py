@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators.base import Aggregator, Context, Parameters, register
+from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
 from wardround.aggregators.kernels import centred_gram, weighted_sum
 from wardround.updates import Aggregation, Updates
 
@@ -43,18 +43,21 @@ class CenteredClipping(Aggregator):
         super().__init__(params)
         self.last: Tensor | None = None
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=self.last is not None, centre=self.last)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         quantile = self.params.tau_quantile
         tau = self.params.tau if quantile is None else updates.norms.quantile(quantile).item()
         start = updates.matrix.new_zeros(updates.dimension) if self.last is None else self.last
-        geometry = centred_gram(updates, start)
+        geometry = centred_gram(updates, start) if self.last is None else context.survey.geometry
         n = len(updates)
         steps = torch.zeros(n, dtype=torch.float64)  # v = start + Σ steps_i (U_i − start)
         for _ in range(self.params.iterations):
             distances = geometry.squared_distances_to(steps).sqrt()
             scale = torch.where(distances > tau, tau / distances, 1.0)
             steps = steps * (1 - scale.sum() / n) + scale / n
-        delta = weighted_sum(updates.matrix, steps) + (1 - steps.sum()).item() * start
+        delta = weighted_sum(updates.matrix, steps).add_(start, alpha=1 - steps.sum().item())
         self.last = delta.clone()
         columns = {"clip_scale": scale, "tau": torch.full_like(scale, tau)}
         return Aggregation(delta, scores=geometry.squared_distances_to(steps).sqrt(), columns=columns)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wardround.aggregators.base import Aggregator, Context, register
+from wardround.aggregators.base import Aggregator, Context, Wanted, register
 from wardround.aggregators.copod import copod_scores
-from wardround.aggregators.kernels import CentredGram, centred_gram, squared_distances, weighted_sum
+from wardround.aggregators.kernels import CentredGram, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 
@@ -34,11 +34,12 @@ class Dos(Aggregator):
 
     needs_global_weights = True
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True, anchor=context.global_weights)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        assert context.global_weights is not None  # `needs_global_weights` has seen to it
-        geometry = centred_gram(updates, anchor=context.global_weights)
-        squared = squared_distances(updates, geometry)
-        cosine = _cosine_distances(squared, geometry)
+        squared = context.survey.squared_distances
+        cosine = _cosine_distances(squared, context.survey.geometry)
         scores = (_copod(squared.sqrt()) + _copod(cosine)) / 2
         weights = torch.softmax(-scores, 0)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=scores)

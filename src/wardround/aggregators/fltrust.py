@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from wardround.aggregators.base import Aggregator, Context, register
-from wardround.aggregators.kernels import norm, row_dots, weighted_sum
+from wardround.aggregators.base import Aggregator, Context, Wanted, register
+from wardround.aggregators.kernels import weighted_sum
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 
@@ -34,6 +34,9 @@ class FlTrust(Aggregator):
 
     needs_root_update = True
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(dots_with=context.root_update)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         root = context.root_update
         assert root is not None  # `needs_root_update` has seen to it
@@ -41,7 +44,7 @@ class FlTrust(Aggregator):
             raise ParameterError(
                 f"fltrust: root_update has {len(root)} entries, the updates have {updates.dimension}"
             )
-        length = norm(root)
+        length = context.survey.length
         if not math.isfinite(length):
             return Aggregation(
                 torch.zeros_like(updates.matrix[0]),
@@ -49,12 +52,11 @@ class FlTrust(Aggregator):
                 skipped="the server's own root update is not finite",
             )
         norms = updates.norms
-        comparable = (norms > 0) & (length > 0)
-        cosines = torch.where(comparable, row_dots(updates.matrix, root) / (norms * length), 0.0)
+        cosines = context.survey.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0)
         total = trust.sum()
         weights = trust / total if total > 0 else torch.zeros_like(trust)
-        scale = torch.where(comparable, length / norms, 0.0)
+        scale = torch.where(norms > 0, length / norms, 0.0)
         delta = weighted_sum(updates.matrix, weights * scale)
         columns = {"cosine": cosines, "clip_scale": scale}
         return Aggregation(delta, weights=weights, scores=1 - cosines, flags=trust == 0, columns=columns)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wardround.aggregators.base import ByzantineBound, Context, register
-from wardround.aggregators.kernels import squared_distances
+from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
 from wardround.aggregators.neighbours import krum_order, krum_scores
 from wardround.updates import Aggregation, Updates
 
@@ -29,9 +28,12 @@ class Krum(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 2, 3
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
-        squared = squared_distances(updates)
+        squared = context.survey.squared_distances
         chosen = krum_order(squared, f)[0]
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[chosen] = 1

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from wardround.aggregators.base import ByzantineBound, Context, register
-from wardround.aggregators.kernels import squared_distances, weighted_sum
+from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
+from wardround.aggregators.kernels import weighted_sum
 from wardround.aggregators.neighbours import krum_order, krum_scores
 from wardround.updates import Aggregation, Updates
 
@@ -49,10 +49,13 @@ class MultiKrum(ByzantineBound):
         m = self.params.m or clients - self.byzantine(clients)
         return {**super().resolved(clients), "m": m}
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
         m = self.params.m or len(updates) - f
-        squared = squared_distances(updates)
+        squared = context.survey.squared_distances
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[krum_order(squared, f)[:m]] = 1 / m
         delta = weighted_sum(updates.matrix, weights)

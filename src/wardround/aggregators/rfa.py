@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
-from wardround.aggregators.kernels import centred_gram, weighted_sum
+from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
+from wardround.aggregators.kernels import weighted_sum
 from wardround.updates import Aggregation, Updates
 
 Vector = NDArray[Any]
@@ -45,9 +45,12 @@ class Rfa(Aggregator):
         sample_cap: float | None = Field(None, ge=1)
         """A reported sample count above this multiple of the round's median counts as that multiple."""
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         shares = sample_weights(updates, self.params.sample_cap)
-        geometry = centred_gram(updates)
+        geometry = context.survey.geometry
         weights = torch.from_numpy(
             self._weiszfeld(geometry.gram.numpy(), shares.numpy(), updates.squared_norms.numpy())
         )

@@ -16,13 +16,11 @@ from numba import njit
 from wardround.aggregators.compiled import TILE, vector_code
 
 __all__ = [
-    "BLOCK",
     "SCRATCH_COLUMNS",
-    "add_gram",
+    "add_norms_and_dots",
     "add_pair_distances",
-    "add_projections",
-    "add_row_dots",
     "add_squared_norms",
+    "gram_kernel",
     "middle_kernel",
     "nearest_kernel",
     "sum_rows",
@@ -30,6 +28,8 @@ __all__ = [
 
 BLOCK = 1024
 """Columns that are worked on at a time: a block of all rows stays in the second-level cache."""
+RUN = 8 * BLOCK
+"""Columns of a row that are read in one go where the rows need not meet in the cache: memory likes long runs."""
 SCRATCH_COLUMNS = BLOCK + 16
 """A block's columns and a register of zeros, so that equal columns of the rows fall into different cache sets."""
 
@@ -75,11 +75,11 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
 
 
 def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
-    """out = Σ_i weights[i] · matrix[i], four rows a pass over a block that stays in the cache."""
+    """out = Σ_i weights[i] · matrix[i], four rows a pass over a run whose sums stay in the cache."""
     n = matrix.shape[0]
-    total = np.empty(BLOCK, dtype=weights.dtype)
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
+    total = np.empty(RUN, dtype=weights.dtype)
+    for a in range(start, stop, RUN):
+        b = min(a + RUN, stop)
         width = b - a
         part = total[:width]
         part[:] = 0
@@ -103,92 +103,102 @@ def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> Non
 def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
     """totals[i] += ‖matrix[i]‖², wholly in float64.
 
-    The memory is slower than the arithmetic, and four rows at a time keep it busier than one.
+    The memory is slower than the arithmetic; four long rows at a time keep it busiest.
     """
     n = matrix.shape[0]
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
-        i = 0
-        while i + 4 <= n:
-            r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
-            t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
-            for c in range(b - a):
-                x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
-                t0 += x0 * x0
-                t1 += x1 * x1
-                t2 += x2 * x2
-                t3 += x3 * x3
-            totals[i] += t0
-            totals[i + 1] += t1
-            totals[i + 2] += t2
-            totals[i + 3] += t3
-            i += 4
-        while i < n:
-            r0 = matrix[i, a:b]
-            t0 = 0.0
-            for c in range(b - a):
-                x0 = np.float64(r0[c])
-                t0 += x0 * x0
-            totals[i] += t0
-            i += 1
+    i = 0
+    while i + 4 <= n:
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
+        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+        for c in range(stop - start):
+            x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
+            t0 += x0 * x0
+            t1 += x1 * x1
+            t2 += x2 * x2
+            t3 += x3 * x3
+        totals[i] += t0
+        totals[i + 1] += t1
+        totals[i + 2] += t2
+        totals[i + 3] += t3
+        i += 4
+    while i < n:
+        r0 = matrix[i, start:stop]
+        t0 = 0.0
+        for c in range(stop - start):
+            x0 = np.float64(r0[c])
+            t0 += x0 * x0
+        totals[i] += t0
+        i += 1
 
 
-def _add_row_dots(matrix: Any, vector: Any, totals: Any, start: int, stop: int) -> None:
-    """totals[i] += ⟨matrix[i], vector⟩ in float64."""
+def _add_norms_and_dots(matrix: Any, vector: Any, norms: Any, dots: Any, start: int, stop: int) -> None:
+    """norms[i] += ‖matrix[i]‖² and dots[i] += ⟨matrix[i], vector⟩ in float64; ‖vector‖² comes last in `norms`."""
     n = matrix.shape[0]
-    v = np.empty(BLOCK)
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
-        v[: b - a] = vector[a:b]
-        i = 0
-        while i + 4 <= n:
-            r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
-            t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
-            for c in range(b - a):
-                t0 += np.float64(r0[c]) * v[c]
-                t1 += np.float64(r1[c]) * v[c]
-                t2 += np.float64(r2[c]) * v[c]
-                t3 += np.float64(r3[c]) * v[c]
-            totals[i] += t0
-            totals[i + 1] += t1
-            totals[i + 2] += t2
-            totals[i + 3] += t3
-            i += 4
-        while i < n:
-            r0 = matrix[i, a:b]
-            t0 = 0.0
-            for c in range(b - a):
-                t0 += np.float64(r0[c]) * v[c]
-            totals[i] += t0
-            i += 1
+    v = vector[start:stop]
+    i = 0
+    while i + 4 <= n:
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
+        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+        d0, d1, d2, d3 = 0.0, 0.0, 0.0, 0.0
+        for c in range(stop - start):
+            y = np.float64(v[c])
+            x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
+            t0 += x0 * x0
+            t1 += x1 * x1
+            t2 += x2 * x2
+            t3 += x3 * x3
+            d0 += x0 * y
+            d1 += x1 * y
+            d2 += x2 * y
+            d3 += x3 * y
+        norms[i] += t0
+        norms[i + 1] += t1
+        norms[i + 2] += t2
+        norms[i + 3] += t3
+        dots[i] += d0
+        dots[i + 1] += d1
+        dots[i + 2] += d2
+        dots[i + 3] += d3
+        i += 4
+    while i < n:
+        r0 = matrix[i, start:stop]
+        t0, d0 = 0.0, 0.0
+        for c in range(stop - start):
+            x0 = np.float64(r0[c])
+            t0 += x0 * x0
+            d0 += x0 * np.float64(v[c])
+        norms[i] += t0
+        dots[i] += d0
+        i += 1
+    own = 0.0
+    for c in range(stop - start):
+        y = np.float64(v[c])
+        own += y * y
+    norms[n] += own
 
 
-def _add_projections(matrix: Any, centre: Any, anchor: Any, totals: Any, start: int, stop: int) -> None:
-    """totals[i] += ⟨matrix[i] − centre, anchor + centre⟩ and, in the last place, ‖anchor + centre‖²."""
-    n = matrix.shape[0]
-    base, origin = np.empty(BLOCK), np.empty(BLOCK)
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
-        squared = 0.0
-        for c in range(b - a):
-            origin[c] = centre[a + c]
-            base[c] = np.float64(anchor[a + c]) + origin[c]
-            squared += base[c] * base[c]
-        totals[n] += squared
-        for i in range(n):
-            row = matrix[i, a:b]
-            total = 0.0
-            for c in range(b - a):
-                total += (np.float64(row[c]) - origin[c]) * base[c]
-            totals[i] += total
-
-
-def _add_gram(matrix: Any, centre: Any, rows: Any, gram: Any, start: int, stop: int) -> None:
+def _add_gram(
+    matrix: Any,
+    centre: Any,
+    anchor: Any,
+    rows: Any,
+    gram: Any,
+    norms: Any,
+    projections: Any,
+    start: int,
+    stop: int,
+) -> None:
     """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle of tiles, in the precision of `rows`.
 
-    `rows` is scratch space of SCRATCH_COLUMNS and a multiple of TILE rows, zero where the matrix has none.
+    Beside it norms[i] += ‖matrix[i]‖² and, where there is an anchor, projections[i] += ⟨matrix[i] − centre,
+    anchor + centre⟩ with ‖anchor + centre‖² in the last place. `rows` is scratch space of SCRATCH_COLUMNS and
+    a multiple of TILE rows and one more, zero where the matrix has none.
     """
     n = matrix.shape[0]
+    side = rows.shape[0] - 1
+    base = rows[side]
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         width = b - a
@@ -197,11 +207,30 @@ def _add_gram(matrix: Any, centre: Any, rows: Any, gram: Any, start: int, stop: 
         origin = centre[a:b]
         for i in range(n):
             source, target = matrix[i, a:b], rows[i]
+            own = rows.dtype.type(0)
             for c in range(width):
-                target[c] = rows.dtype.type(source[c]) - rows.dtype.type(origin[c])
-        for i in range(0, rows.shape[0], TILE):
-            for j in range(i, rows.shape[0], TILE):
-                add_tile_products(rows, i, j, gram)
+                x = rows.dtype.type(source[c])
+                target[c] = x - rows.dtype.type(origin[c])
+                own += x * x
+            norms[i] += own
+        if anchor.size:
+            weights = anchor[a:b]
+            own = rows.dtype.type(0)
+            for c in range(width):
+                base[c] = rows.dtype.type(weights[c]) + rows.dtype.type(origin[c])
+                own += base[c] * base[c]
+            projections[n] += own
+            for i in range(n):
+                target = rows[i]
+                seen = rows.dtype.type(0)
+                for c in range(width):
+                    seen += target[c] * base[c]
+                projections[i] += seen
+        ahead = 0
+        for i in range(0, side, TILE):
+            for j in range(i, side, TILE):
+                add_tile_products(rows, i, j, gram, matrix, ahead, b)
+                ahead = min(ahead + 2, max(n - 2, 0))
 
 
 def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: int) -> None:
@@ -219,7 +248,35 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
 
 sum_rows = _compiled(_sum_rows)
 add_squared_norms = _compiled(_add_squared_norms, reorder=True)
-add_row_dots = _compiled(_add_row_dots, reorder=True)
-add_projections = _compiled(_add_projections, reorder=True)
-add_gram = _compiled(_add_gram)
+add_norms_and_dots = _compiled(_add_norms_and_dots, reorder=True)
+add_gram = _compiled(_add_gram, reorder=True)
 add_pair_distances = _compiled(_add_pair_distances, reorder=True)
+
+
+@functools.cache
+def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
+    """`kernel(matrix, sample, centre, …)`: `add_gram` about the median of so many sampled rows, left in `centre`.
+
+    Block by block, so that the rows are read once for both. With no rows to take it from, `centre` is given.
+    """
+    if rows_of_centre == 0:
+
+        def about_given(
+            matrix: Any, sample: Any, centre: Any, anchor: Any, rows: Any, gram: Any, norms: Any, projections: Any,
+            start: int, stop: int,
+        ) -> None:  # fmt: skip
+            add_gram(matrix, centre, anchor, rows, gram, norms, projections, start, stop)
+
+        return _compiled(about_given)
+    first, last = (rows_of_centre - 1) // 2, rows_of_centre // 2
+
+    def about_median(
+        matrix: Any, sample: Any, centre: Any, anchor: Any, rows: Any, gram: Any, norms: Any, projections: Any,
+        start: int, stop: int,
+    ) -> None:  # fmt: skip
+        for a in range(start, stop, BLOCK):
+            b = min(a + BLOCK, stop)
+            mean_of_middle(matrix, sample, centre, a, b, rows_of_centre, first, last)
+            add_gram(matrix, centre, anchor, rows, gram, norms, projections, a, b)
+
+    return _compiled(about_median)

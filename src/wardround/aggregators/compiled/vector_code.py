@@ -21,7 +21,7 @@ __all__ = ["add_tile_products", "mean_of_middle", "mean_of_nearest"]
 
 REGISTER_BYTES = 64
 
-INDEX, LANE = ir.IntType(64), ir.IntType(32)
+INDEX, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 DOUBLE = ir.DoubleType()
 
 
@@ -54,6 +54,15 @@ class _Columns:
 
     def store(self, value: Any, column: Any) -> None:
         self.builder.store(value, self._at(None, column)).align = self.itemsize
+
+    def prefetch(self, row: Any, column: Any) -> None:
+        """Ask for the line that holds this place; a place that does not exist is ignored."""
+        b = self.builder
+        address = b.bitcast(self._at(row, column), BYTE.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), LANE, LANE, LANE])
+        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0i8")
+        # to read (0), into the second-level cache (2), data (1)
+        b.call(function, [address, *(ir.Constant(LANE, value) for value in (0, 2, 1))])
 
     def widen(self, value: Any) -> Any:
         return self.builder.fpext(value, self.wide) if self.itemsize < 8 else value
@@ -153,19 +162,24 @@ def mean_of_nearest(
 
 
 @intrinsic
-def add_tile_products(typing: Any, rows: Any, i: Any, j: Any, gram: Any) -> Any:
+def add_tile_products(
+    typing: Any, rows: Any, i: Any, j: Any, gram: Any, ahead: Any, row: Any, column: Any
+) -> Any:
     """gram[i+p, j+q] += ⟨rows[i+p], rows[j+q]⟩ for p, q < TILE. The row length is a multiple of a register.
 
     Every pair is summed in the same order wherever it stands, so equal rows give equal products and a
-    permutation of the rows permutes the bits.
+    permutation of the rows permutes the bits. Meanwhile two rows of the matrix `ahead`, from `row` and `column`
+    on, are called from memory into the second-level cache: arithmetic and memory work at the same time.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         columns = _Columns(context, builder, signature.args[0], args[0])
         target = context.make_array(signature.args[3])(context, builder, args[3])
+        following_rows = _Columns(context, builder, signature.args[4], args[4])
         side = cgutils.unpack_tuple(builder, target.shape)[1]
         left = [builder.add(args[1], _index(p)) for p in range(TILE)]
         right = [builder.add(args[2], _index(q)) for q in range(TILE)]
+        called = [builder.add(args[5], _index(k)) for k in range(2)]
 
         before, body = builder.block, builder.append_basic_block("tile")
         after = builder.append_basic_block("tile.done")
@@ -174,6 +188,8 @@ def add_tile_products(typing: Any, rows: Any, i: Any, j: Any, gram: Any) -> Any:
         column = builder.phi(INDEX)
         column.add_incoming(_index(0), before)
         running = [[builder.phi(columns.vector) for _ in right] for _ in left]
+        for row in called:
+            following_rows.prefetch(row, builder.add(args[6], column))
         a = [columns.load(row, column) for row in left]
         b = [columns.load(row, column) for row in right]
         fused = ("contract",)  # lets the machine use a fused multiply-add where it has one
@@ -201,7 +217,7 @@ def add_tile_products(typing: Any, rows: Any, i: Any, j: Any, gram: Any) -> Any:
                 builder.store(builder.fadd(builder.load(place), total), place)
         return context.get_dummy_value()
 
-    return types.void(rows, i, j, gram), codegen
+    return types.void(rows, i, j, gram, ahead, row, column), codegen
 
 
 def _sum_of_lanes(builder: Any, vector: Any, lanes: int) -> Any:
