@@ -41,5 +41,5 @@ clean:
 	@touch $@
 
 .venv/.dev: .venv/.core
-	$(LOCKED) --editable ".[fast,figures,flower,imaging,privacy,ray,redteam,tracking,dev]"
+	$(LOCKED) --editable ".[fast,figures,flower,imaging,live,privacy,ray,redteam,tracking,dev]"
 	@touch $@

@@ -16,6 +16,7 @@ from wardround import __version__
 from wardround.cli_flower import mount as mount_flower
 from wardround.cli_privacy import mount as mount_privacy
 from wardround.cli_redteam import mount as mount_redteam
+from wardround.cli_watch import watch
 from wardround.datasets.commands import app as data_app
 from wardround.errors import ConfigError, WardroundError
 
@@ -40,6 +41,7 @@ app.add_typer(data_app, name="data")
 mount_privacy(app)
 mount_flower(app)
 mount_redteam(app)
+app.command("watch")(watch)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

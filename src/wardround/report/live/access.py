@@ -1,0 +1,102 @@
+"""Who may look, and who may act: the host asked for, the token, and where a request comes from.
+
+Without a token the page is for this machine alone and nothing can be changed by it. A browser on this machine
+can still be led here by a stranger's page: the `Host` it asks for gives such a page away (DNS rebinding), and
+no answer carries a CORS header.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+__all__ = ["HEADERS", "Access", "is_loopback"]
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Is this an address that other machines cannot reach?
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "192.0.2.1")]
+    [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, host: str, token: str | None, names: Iterable[str] = ()) -> None:
+        self.token = token
+        self.session = secrets.token_urlsafe(32)
+        """What the cookie holds: proof that the token was given, worthless once this server has ended."""
+        self._names = {host.lower(), "localhost", *(name.lower() for name in names)}
+        self._elsewhere = not is_loopback(host)
+        if self._elsewhere:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def knows_host(self, header: str) -> bool:
+        """Is this a name of ours? An address always is (no one can rebind it), a stranger's name never."""
+        host = _host_of(header)
+        if host in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return address.is_loopback or self._elsewhere
+
+    def is_token(self, given: str) -> bool:
+        """Takes as long for a near miss as for any other."""
+        return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def admits(self, cookie: str, authorization: str, cookie_name: str) -> bool:
+        """May this request see the page? Everything may where there is no token."""
+        if self.token is None:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return self.is_token(given.strip())
+        try:
+            morsel = SimpleCookie(cookie).get(cookie_name)
+        except CookieError:
+            return False
+        return morsel is not None and hmac.compare_digest(morsel.value.encode(), self.session.encode())
+
+
+def same_origin(origin: str | None, host: str) -> bool:
+    """Does a browser's request come from our own page? (Programs send no `Origin`.)
+
+    >>> same_origin("http://127.0.0.1:8400", "127.0.0.1:8400"), same_origin("http://evil.example", "127.0.0.1:8400")
+    (True, False)
+    """
+    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+
+
+def _host_of(header: str) -> str:
+    """The host in a `Host` header, without its port.
+
+    >>> _host_of("LocalHost:8400"), _host_of("[::1]:8400"), _host_of("::::")
+    ('localhost', '::1', '')
+    """
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,103 @@
+"""What is worth a line in the list of events: out of a round, its clients, the summary, the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Happening", "of_audit", "of_clients", "of_round", "of_summary"]
+
+NAMED = 6  # clients named in one event
+LONGEST = 500  # characters: reasons come from operators and clients
+ROUTINE = {"sent", "received", "weights", "asked", "round", "aggregated", "evaluated"}
+"""Audit events of every client and round: the tables show them better."""
+FIELDS = {"line", "time", "event", "previous", "hash", "round", "client", "reason"}
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One event."""
+
+    sort: str
+    text: str
+    round: int | None = None
+    time: float | None = None
+
+    def plain(self) -> dict[str, Any]:
+        told = {"sort": self.sort, "text": self.text[:LONGEST], "round": self.round, "time": self.time}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happening]:
+    """Skipped rounds, dropped updates, a model that broke, the onset and end of an attack."""
+    number, told = line["round"], []
+    attack = config.get("attack")
+    byzantine = (config.get("record") or {}).get("attack", {}).get("byzantine")
+    if isinstance(attack, dict) and byzantine:
+        if attack.get("start") == number:
+            told.append(Happening("attack", f"the attack begins: {attack.get('name')}, {_some(byzantine)}", number))
+        if attack.get("end") == number:
+            told.append(Happening("attack", "the attack is over", number))
+    if line.get("skipped"):
+        told.append(Happening("skipped", f"the round was skipped: {line['skipped']}", number))
+    dropped = line.get("dropped")
+    if isinstance(dropped, dict) and dropped:
+        words = "; ".join(f"{client}: {reason}" for client, reason in list(dropped.items())[:NAMED])
+        more = f"; and {len(dropped) - NAMED} more" if len(dropped) > NAMED else ""
+        told.append(Happening("dropped", f"dropped {words}{more}", number))
+    metrics = line.get("metrics")
+    if isinstance(metrics, dict) and "auroc" in metrics and metrics["auroc"] is None:
+        told.append(Happening("failed", "the model's output is not finite", number))
+    return told
+
+
+def of_clients(
+    round: int, lines: Sequence[Mapping[str, Any]], before: set[str]
+) -> tuple[list[Happening], set[str]]:
+    """Whose flag was raised or lifted in this round; and who is flagged after it.
+
+    >>> of_clients(4, [{"client": "a", "flag": True}, {"client": "b", "flag": False}], {"b"})
+    ([Happening(sort='flagged', text='flagged: a', round=4, time=None),
+      Happening(sort='cleared', text='no longer flagged: b', round=4, time=None)], {'a'})
+    """
+    raised = [line["client"] for line in lines if line.get("flag") and line["client"] not in before]
+    lifted = [line["client"] for line in lines if line.get("flag") is False and line["client"] in before]
+    told = []
+    if raised:
+        told.append(Happening("flagged", f"flagged: {_some(raised)}", round))
+    if lifted:
+        told.append(Happening("cleared", f"no longer flagged: {_some(lifted)}", round))
+    return told, (before | set(raised)) - set(lifted)
+
+
+def of_summary(summary: Mapping[str, Any]) -> list[Happening]:
+    """How the run ended."""
+    status, reason = summary.get("status"), summary.get("reason")
+    if not status:
+        return []
+    sort = "budget" if status == "stopped" and "budget" in str(reason) else str(status)
+    rounds = summary.get("rounds")
+    return [Happening(sort, f"{status}" + (f": {reason}" if reason else ""), rounds)]
+
+
+def of_audit(line: Mapping[str, Any], round: int | None = None) -> list[Happening]:
+    """A line of the audit log, unless it is one of those that every round has for every client."""
+    event = line.get("event")
+    if not isinstance(event, str) or event in ROUTINE:
+        return []
+    client, reason = line.get("client"), line.get("reason")
+    rest = ", ".join(f"{name} {value}" for name, value in line.items() if name not in FIELDS and _plain(value))
+    words = event.replace("-", " ").replace("_", " ")
+    text = (f"{client} " if client else "") + words + (f": {reason}" if reason else "") + (f" ({rest})" if rest else "")
+    time = line.get("time")
+    return [Happening(event, text, round, float(time) if isinstance(time, int | float) else None)]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float | str) and len(str(value)) <= 80
+
+
+def _some(clients: Sequence[str]) -> str:
+    named = ", ".join(map(str, clients[:NAMED]))
+    return named + (f" and {len(clients) - NAMED} more" if len(clients) > NAMED else "")

@@ -1,0 +1,189 @@
+// The list of runs, the table of clients and the list of events.
+import { $, attribute, element, say } from "./dom.js";
+import { clock, column as inColumn, digits, duration, fixed, metricName, NONE, share } from "./words.js";
+
+const SHOWN_EVENTS = 300;
+
+export function stateOf(info, now) {
+  if (info.status !== "running") return info.status;
+  const patience = Math.max(60, 10 * (info.seconds_per_round ?? 0));
+  return info.written && now - info.written > patience ? "silent" : "running";
+}
+
+export function timeLeft(info, now) {
+  if (stateOf(info, now) !== "running" || !info.rounds || !info.seconds_per_round) return null;
+  return Math.max(0, (info.rounds - info.round) * info.seconds_per_round - Math.max(0, now - info.written));
+}
+
+export class RunTable {
+  constructor(choose, compare) {
+    this.body = document.querySelector("#runs tbody");
+    this.choose = choose;
+    this.compare = compare;
+    this.rows = new Map();
+  }
+
+  draw(runs, selected, compared, metric, now) {
+    say("runs-metric", metricName(metric));
+    say("overview-count", `${runs.length}`);
+    for (const [id, row] of this.rows) if (!runs.some((run) => run.id === id)) { row.remove(); this.rows.delete(id); }
+    for (const run of runs) {
+      let row = this.rows.get(run.id);
+      if (!row) {
+        row = this.line(run);
+        this.rows.set(run.id, row);
+        this.body.append(row);
+      }
+      const [curve, name, state, round, left, quality, epsilon] = row.cells, box = curve.firstChild;
+      row.className = run.id === selected ? "chosen" : "";
+      box.checked = run.id === selected || compared.has(run.id);
+      box.disabled = run.id === selected;
+      attribute(box, "aria-label", `show the curve of ${run.label}`);
+      say(name.firstChild, run.label);
+      attribute(name.firstChild, "aria-current", run.id === selected ? "true" : null);
+      attribute(name.firstChild, "title", run.name);
+      attribute(state.firstChild, "data-state", stateOf(run, now));
+      say(state.firstChild, stateOf(run, now));
+      say(round, `${run.round} / ${run.rounds ?? "?"}`);
+      const seconds = timeLeft(run, now);
+      say(left, seconds === null ? NONE : duration(seconds));
+      say(quality, fixed(run.metrics[metric], 3));
+      say(epsilon, run.epsilon === null ? NONE : digits(run.epsilon));
+    }
+  }
+
+  line(run) {
+    const cell = (...inner) => element("td", {}, ...inner);
+    return element("tr", {},
+      element("td", { class: "narrow" }, element("input", { type: "checkbox", onchange: (event) => this.compare(run.id, event.target.checked) })),
+      element("td", { class: "word" }, element("button", { type: "button", class: "link", onclick: () => this.choose(run.id) })),
+      element("td", { class: "word" }, element("span", { class: "state" })), cell(), cell(), cell(), cell());
+  }
+}
+
+const VERDICTS = { 0: ["no", ""], 1: ["flagged", "on"], 2: ["dropped", "drop"], "-": ["no verdict", ""] };
+
+export class ClientTable {
+  constructor(act) {
+    this.act = act;
+    this.head = document.querySelector("#clients thead tr");
+    this.body = document.querySelector("#clients tbody");
+    this.rows = new Map();
+    this.sort = { key: "name", ascending: true };
+  }
+
+  columns(info, data, now, actions) {
+    const truth = info.attackers.length > 0;
+    const seen = (row) => (info.seen[row.name] ? `, ${duration(now - info.seen[row.name])} ago` : "");
+    return [
+      { key: "name", title: "client", word: true, value: (row) => row.name },
+      ...(truth ? [{ key: "truth", title: "truth", word: true, hint: "known in experiments, of course not in a federation", value: (row) => (row.attacking ? "attacks" : row.attacker ? "attacker" : "honest") }] : []),
+      { key: "samples", title: "samples", value: (row) => row.samples, text: (value) => (value === null ? NONE : value.toLocaleString("en")) },
+      { key: "norm", title: "norm", hint: "length of the update", value: (row) => row.norm, text: inColumn(data.rows.map((row) => row?.norm ?? null)) },
+      { key: "score", title: "score", hint: "the rule's own; higher is more suspicious", value: (row) => row.score, text: inColumn(data.rows.map((row) => row?.score ?? null)) },
+      { key: "weight", title: "weight", hint: "share in the new model", value: (row) => row.weight, text: share },
+      { key: "mark", title: "flag", word: true, value: (row) => (row.quarantine === null ? "" : "quarantined, ") + VERDICTS[row.mark][0], class: (row) => `word flag ${VERDICTS[row.mark][1]}` },
+      { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? "" : `quarantined: ${row.quarantine}; `) + row.why },
+      { key: "flagged", title: "flagged", hint: "rounds in which it was flagged or dropped", value: (row) => row.flagged, text: (value, row) => `${value} of ${row.taken_part}` },
+      { key: "round", title: "last seen", value: (row) => row.round, text: (value, row) => (value === 0 ? "not yet" : `round ${value}${info.round - value > 0 ? `, ${info.round - value} ago` : ""}${seen(row)}`) },
+      ...(info.federation && actions ? [{ key: "action", title: "operator", word: true }] : []),
+    ];
+  }
+
+  draw(data, info, now, actions, only) {
+    const columns = this.columns(info, data, now, actions), shape = columns.map((c) => c.key).join();
+    if (shape !== this.shape) this.headings(columns, shape);
+    const attackers = new Set(info.attackers), empty = { round: 0, samples: null, norm: null, score: null, weight: null, mark: "-", why: "", flagged: 0, taken_part: 0, attacking: false, columns: {} };
+    const known = data.names.map((name, place) => ({ ...empty, ...data.rows[place], name, attacker: attackers.has(name), quarantine: info.quarantined[name] ?? null }));
+    for (const name of Object.keys(info.quarantined)) if (!data.names.includes(name)) known.push({ ...empty, name, attacker: false, quarantine: info.quarantined[name] });
+    const shown = known.filter((row) => !only || row.mark === "1" || row.mark === "2" || row.quarantine !== null);
+    const names = new Set(shown.map((row) => row.name));
+    for (const [name, line] of this.rows) if (!names.has(name)) { line.remove(); this.rows.delete(name); }
+    const column = columns.find((c) => c.key === this.sort.key) ?? columns[0];
+    const lines = this.sorted(shown, column).map((row) => this.fill(row, columns));
+    lines.forEach((line, i) => { if (this.body.rows[i] !== line) this.body.insertBefore(line, this.body.rows[i] ?? null); });
+  }
+
+  sorted(rows, column) {
+    const sign = this.sort.ascending ? 1 : -1, value = column.value ?? ((row) => row.name);
+    return rows.sort((a, b) => {
+      const x = value(a), y = value(b);
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+    });
+  }
+
+  headings(columns, shape) {
+    this.shape = shape;
+    this.rows.clear();
+    this.body.replaceChildren();
+    this.head.replaceChildren(...columns.map((column) => {
+      const th = element("th", { scope: "col", class: column.word ? "word" : null, title: column.hint });
+      if (!column.value) { th.append(column.title); return th; }
+      th.append(element("button", { type: "button", onclick: () => {
+        this.sort = { key: column.key, ascending: this.sort.key === column.key ? !this.sort.ascending : column.word === true };
+        this.mark(columns);
+        this.redraw?.();
+      } }, column.title));
+      return th;
+    }));
+    this.mark(columns);
+  }
+
+  mark(columns) {
+    columns.forEach((column, i) => attribute(this.head.cells[i], "aria-sort", column.key === this.sort.key ? (this.sort.ascending ? "ascending" : "descending") : null));
+  }
+
+  fill(row, columns) {
+    let line = this.rows.get(row.name);
+    if (!line) {
+      line = element("tr", {}, ...columns.map((column) => element("td", { class: column.word ? "word" : null })));
+      this.rows.set(row.name, line);
+    }
+    line.className = row.mark === "1" ? "flagged" : row.mark === "2" ? "dropped" : row.quarantine !== null ? "quarantined" : "";
+    columns.forEach((column, i) => {
+      const cell = line.cells[i];
+      if (column.key === "action") { this.button(cell, row); return; }
+      const value = column.value(row);
+      say(cell, column.text ? column.text(value, row) : value);
+      if (column.class) attribute(cell, "class", column.class(row));
+    });
+    attribute(line.cells[0], "title", Object.entries(row.columns).map(([name, value]) => `${name} ${digits(value)}`).join("\n") || null);
+    return line;
+  }
+
+  button(cell, row) {
+    const action = row.quarantine === null ? "quarantine" : "release", words = row.quarantine === null ? "Quarantine…" : "Release…";
+    let button = cell.firstChild;
+    if (!button) { button = element("button", { type: "button" }); cell.append(button); }
+    say(button, words);
+    attribute(button, "aria-label", `${words} ${row.name}`);
+    button.onclick = () => this.act(action, row.name);
+  }
+}
+
+export class EventList {
+  constructor() {
+    this.list = $("events");
+    this.kinds = new Set();
+    this.shown = "";
+  }
+
+  draw(data, run) {
+    const choice = $("event-kind"), kind = choice.value;
+    for (const { sort } of data.events) if (!this.kinds.has(sort)) { this.kinds.add(sort); choice.append(element("option", { value: sort }, sort)); }
+    const state = `${run}|${data.events.length}|${kind}|${data.events[0]?.order}`;
+    if (state === this.shown && data === this.data) return;
+    this.shown = state;
+    this.data = data;
+    const events = data.events.filter((event) => !kind || event.sort === kind);
+    events.sort((a, b) => (b.round ?? -1) - (a.round ?? -1) || (b.time ?? 0) - (a.time ?? 0) || b.order - a.order);
+    // What has a time but no round (an operator's action) stands where its time is among those with both.
+    const lines = events.slice(0, SHOWN_EVENTS).map((event) => element("li", { "data-sort": event.sort },
+      element("time", { title: event.time ? new Date(1000 * event.time).toLocaleString() : null }, event.round !== undefined ? `round ${event.round}` : event.time ? clock(event.time) : "just now"),
+      element("span", {}, event.text)));
+    if (events.length > SHOWN_EVENTS) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, `and ${events.length - SHOWN_EVENTS} earlier ones`)));
+    if (!lines.length) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, "Nothing out of the ordinary yet.")));
+    this.list.replaceChildren(...lines);
+  }
+}
