@@ -18,10 +18,14 @@ SHORT = 16  # characters below which a token on a network can be guessed
 def watch(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Run folders, or folders that hold some; they may still be empty."),
+        typer.Argument(
+            metavar="RUNS...", help="Run folders, or folders that hold some; they may still be empty."
+        ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8400,
-    host: Annotated[str, typer.Option(help="Any but this machine's own address needs --token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Any but this machine's own address needs --token.")
+    ] = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +44,9 @@ def watch(
         entry = "" if token is None else f"?token={quote(token, safe='')}"
         print(f"watching {', '.join(map(str, paths))}: {url}{entry}  (Ctrl-C ends)", flush=True)
         if not is_loopback(host):
-            print("what goes over the network is not encrypted: put TLS or an SSH tunnel before it", flush=True)
+            print(
+                "what goes over the network is not encrypted: put TLS or an SSH tunnel before it", flush=True
+            )
             if token is not None and len(token) < SHORT:
                 print(f"a token of fewer than {SHORT} characters can be guessed", flush=True)
 

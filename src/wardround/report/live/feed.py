@@ -125,8 +125,13 @@ class Feed:
     @property
     def waiting(self) -> list[str]:
         """Folders given that are not there yet, or hold no run yet."""
-        held = {root for root in self.roots for run in self.runs.values() if run.path.is_relative_to(root.resolve())}
-        return [str(root) for root in self.roots if root not in held]
+        paths = [run.path for run in list(self.runs.values())]
+        without = [
+            root for root in self.roots if not any(path.is_relative_to(root.resolve()) for path in paths)
+        ]
+        return [
+            f"{root}: {'no run in it yet' if root.is_dir() else 'does not exist yet'}" for root in without
+        ]
 
 
 def _run_folders(root: Path) -> Iterator[tuple[Path, str]]:

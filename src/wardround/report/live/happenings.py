@@ -36,7 +36,9 @@ def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happeni
     byzantine = (config.get("record") or {}).get("attack", {}).get("byzantine")
     if isinstance(attack, dict) and byzantine:
         if attack.get("start") == number:
-            told.append(Happening("attack", f"the attack begins: {attack.get('name')}, {_some(byzantine)}", number))
+            told.append(
+                Happening("attack", f"the attack begins: {attack.get('name')}, {_some(byzantine)}", number)
+            )
         if attack.get("end") == number:
             told.append(Happening("attack", "the attack is over", number))
     if line.get("skipped"):
@@ -48,7 +50,7 @@ def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happeni
         told.append(Happening("dropped", f"dropped {words}{more}", number))
     metrics = line.get("metrics")
     if isinstance(metrics, dict) and "auroc" in metrics and metrics["auroc"] is None:
-        told.append(Happening("failed", "the model's output is not finite", number))
+        told.append(Happening("broken", "the model's output is not finite", number))
     return told
 
 
@@ -87,9 +89,16 @@ def of_audit(line: Mapping[str, Any], round: int | None = None) -> list[Happenin
     if not isinstance(event, str) or event in ROUTINE:
         return []
     client, reason = line.get("client"), line.get("reason")
-    rest = ", ".join(f"{name} {value}" for name, value in line.items() if name not in FIELDS and _plain(value))
+    rest = ", ".join(
+        f"{name} {value}" for name, value in line.items() if name not in FIELDS and _plain(value)
+    )
     words = event.replace("-", " ").replace("_", " ")
-    text = (f"{client} " if client else "") + words + (f": {reason}" if reason else "") + (f" ({rest})" if rest else "")
+    text = (
+        (f"{client} " if client else "")
+        + words
+        + (f": {reason}" if reason else "")
+        + (f" ({rest})" if rest else "")
+    )
     time = line.get("time")
     return [Happening(event, text, round, float(time) if isinstance(time, int | float) else None)]
 

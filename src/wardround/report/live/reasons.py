@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-__all__ = ["columns_of", "number", "stands_out", "why"]
+__all__ = ["Peers", "columns_of", "number", "stands_out", "why"]
 
 KNOWN = {"round", "client", "byzantine", "attacking", "num_samples", "weight", "score", "flag", "dropped"}
 """What every line has; the rest are the rule's own columns."""
+FEW = 3  # peers that a median needs
 FAR = 3.0  # times the others' usual distance from their median
 SPREAD = 1.4826  # makes the median distance comparable to a standard deviation
 
@@ -28,10 +29,27 @@ def columns_of(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def why(line: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> str:
+class Peers:
+    """The clients of a round that were neither flagged nor dropped: what is usual among them, column by column."""
+
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._lines = lines
+        self._usual: dict[str, tuple[float, float] | None] = {}
+
+    def usual(self, column: str) -> tuple[float, float] | None:
+        """Median and usual distance from it; None where too few tell a number."""
+        if column not in self._usual:
+            told = [value for line in self._lines if (value := number(line.get(column))) is not None]
+            middle = median(told) if len(told) >= FEW else 0.0
+            distance = median(abs(value - middle) for value in told) if len(told) >= FEW else 0.0
+            self._usual[column] = (middle, SPREAD * distance) if len(told) >= FEW else None
+        return self._usual[column]
+
+
+def why(line: Mapping[str, Any], peers: Peers) -> str:
     """One sentence on a flagged or dropped client; empty for one that is neither.
 
-    >>> peers = [{"norm": 1.0}, {"norm": 1.1}, {"norm": 0.9}, {"norm": 1.2}]
+    >>> peers = Peers([{"norm": 1.0}, {"norm": 1.1}, {"norm": 0.9}, {"norm": 1.2}])
     >>> why({"flag": True, "score": 7.2, "norm": 12.0}, peers)
     'score 7.2; norm 12, the others 1.05'
     """
@@ -44,18 +62,15 @@ def why(line: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(told + stands_out(line, peers)) or "flagged by the rule"
 
 
-def stands_out(line: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], most: int = 2) -> list[str]:
-    """The columns in which a client is farthest from the median of its unflagged peers, farthest first."""
+def stands_out(line: Mapping[str, Any], peers: Peers, most: int = 2) -> list[str]:
+    """The columns in which a client is farthest from the median of its peers, farthest first."""
     found = []
     for name, value in columns_of(line).items():
-        if value == line.get("score"):  # a rule may tell its score as a column, too
+        usual = peers.usual(name)
+        if usual is None or value == line.get("score"):  # a rule may tell its score as a column, too
             continue
-        others = [other for peer in peers if (other := number(peer.get(name))) is not None]
-        if len(others) < 3:
-            continue
-        middle = median(others)
-        usual = SPREAD * median(abs(other - middle) for other in others)
-        distance = abs(value - middle) / max(usual, 1e-9 + 1e-6 * abs(middle))
+        middle, spread = usual
+        distance = abs(value - middle) / max(spread, 1e-9 + 1e-6 * abs(middle))
         if distance > FAR:
             found.append((distance, f"{name} {value:.3g}, the others {middle:.3g}"))
     return [words for _, words in sorted(found, reverse=True)[:most]]

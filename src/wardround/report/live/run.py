@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from wardround.report.live.happenings import Happening, of_audit, of_clients, of_round, of_summary
-from wardround.report.live.reasons import columns_of, number, why
+from wardround.report.live.reasons import Peers, columns_of, number, why
 from wardround.report.live.tail import News, Tail
 
 __all__ = ["LONGEST_NAME", "MARKS", "Record", "RunFeed", "Told"]
@@ -90,7 +90,8 @@ class RunFeed:
         self._waiting: dict[int, list[dict[str, Any]]] = {}
         self._flagged: set[str] = set()
         self._audited: int | None = None
-        self._counts: dict[str, list[int]] = {}
+        self._counts: dict[int, list[int]] = {}
+        self._latest: dict[int, tuple[dict[str, Any], str, Peers]] = {}
         self._stats = {}
 
     @property
@@ -112,6 +113,7 @@ class RunFeed:
         self._take_audit(audit.lines)
         self._take_clients(clients.lines)
         self._emit_clients(all_there=not clients.more and not rounds.more)
+        self._emit_rows()
         self.told.ready = (len(self.told.log), self.told.turn)
         more = any(part.more for part in news)
         return changed or more or any(part.lines or part.unreadable for part in news), more
@@ -178,7 +180,12 @@ class RunFeed:
             self.epsilon = self.epsilon if spent is None else spent
             seconds = sum(number(value) or 0.0 for value in _mapping(line.get("seconds")).values())
             self._seconds.append(seconds)
-            record = {"kind": "round", "round": line["round"], "metrics": metrics, "seconds": round(seconds, 4)}
+            record = {
+                "kind": "round",
+                "round": line["round"],
+                "metrics": metrics,
+                "seconds": round(seconds, 4),
+            }
             self._append(record | ({} if spent is None else {"epsilon": spent}))
             self._tell(of_round(line, self.config))
 
@@ -219,7 +226,7 @@ class RunFeed:
     def _emit_round(self, round_: int, lines: list[dict[str, Any]]) -> None:
         self._name([line["client"] for line in lines])
         places = [self.names[line["client"]] for line in lines]
-        peers = [line for line in lines if not line.get("flag") and not line.get("dropped")]
+        peers = Peers([line for line in lines if not line.get("flag") and not line.get("dropped")])
         whole = places == list(range(len(self.names)))
         scores, weights = (
             ",".join(_digits(line.get(column)) for line in lines) for column in ("score", "weight")
@@ -235,10 +242,17 @@ class RunFeed:
         told, self._flagged = of_clients(round_, lines, self._flagged)
         self._tell(told)
         for place, line, mark in zip(places, lines, marks, strict=True):
-            counts = self._counts.setdefault(line["client"], [0, 0])
+            counts = self._counts.setdefault(place, [0, 0])
             counts[0] += 1
             counts[1] += mark in "12"
-            self.told.rows[place] = Row(self.told.turn, _row(place, line, mark, why(line, peers), counts))
+            self._latest[place] = (line, mark, peers)
+
+    def _emit_rows(self) -> None:
+        """Of the rounds that were read in this turn, each client's last: the table shows no other."""
+        for place, (line, mark, peers) in self._latest.items():
+            row = _row(place, line, mark, why(line, peers), self._counts[place])
+            self.told.rows[place] = Row(self.told.turn, row)
+        self._latest.clear()
 
     def _name(self, clients: Sequence[str] | Mapping[str, Any]) -> None:
         """Number the clients that are new, in the order in which they turn up."""

@@ -65,10 +65,14 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self.feed.start(self.wake)
 
-    def stop(self) -> None:
-        """No more news."""
+    def close(self) -> None:
+        """End the streams."""
         self.closing = True
         self.wake()
+
+    def stop(self) -> None:
+        """End the streams and read no more."""
+        self.close()
         self.feed.stop()
 
     def wake(self) -> None:
@@ -80,7 +84,9 @@ class Hub:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def stream(self, cursor: Cursor, detailed: Sequence[str], curves: Sequence[str]) -> AsyncIterator[str]:
+    async def stream(
+        self, cursor: Cursor, detailed: Sequence[str], curves: Sequence[str]
+    ) -> AsyncIterator[str]:
         """Everything behind the cursor, then whatever comes."""
         for run in detailed:
             self.feed.want(run)

@@ -75,15 +75,9 @@ class Tail:
         news = News(more=self.offset - len(whole) + len(data) < size)
         # While there is more, the same stat means something: look again.
         self._seen = None if news.more else seen
-        for line in whole.splitlines():
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            if isinstance(value, dict):
-                news.lines.append(value)
-            else:
-                news.unreadable += bool(line.strip())
+        lines = [line for line in whole.split(b"\n") if line.strip()]
+        news.lines = [value for value in _values(lines) if isinstance(value, dict)]
+        news.unreadable = len(lines) - len(news.lines)
         return news
 
     def _still_the_same(self, file: Any) -> bool:
@@ -92,3 +86,20 @@ class Tail:
         found = file.read(len(self._before))
         self.bytes_read += len(found)
         return found == self._before
+
+
+def _values(lines: list[bytes]) -> list[Any]:
+    try:
+        values = json.loads(b"[" + b",".join(lines) + b"]")  # twice as fast as one by one
+        if len(values) == len(lines):
+            return values
+    except ValueError:
+        pass
+    return [_value(line) for line in lines]
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

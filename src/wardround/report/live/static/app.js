@@ -55,7 +55,7 @@ function draw() {
   $("nothing").hidden = runs.length > 0 || stream.waiting === undefined;
   $("overview").hidden = runs.length < 2;
   $("run").hidden = !info;
-  if (stream.waiting) $("waiting").replaceChildren(...stream.waiting.map((path) => element("li", {}, element("code", {}, path))));
+  if (stream.waiting) $("waiting").replaceChildren(...stream.waiting.map((path) => element("li", {}, path)));
   if (!info) { document.title = "wardround watch"; return; }
   const data = stream.data.get(selected);
   chooseMetric(info, data);

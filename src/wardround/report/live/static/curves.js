@@ -59,7 +59,7 @@ export class Curves {
     for (const curve of [...curves].sort((a, b) => a.chosen - b.chosen)) {
       if (!curve.points.length) continue;
       const path = curve.points.map(([r, v], i) => `${i ? "L" : "M"}${this.x(r).toFixed(1)} ${this.y(v).toFixed(1)}`).join("");
-      this.picture.append(svg("path", { d: path, fill: "none", stroke: curve.colour, "stroke-width": curve.chosen ? 2.6 : 1.5, "stroke-linejoin": "round", opacity: curve.chosen || curves.length < 3 ? 1 : 0.8 }));
+      this.picture.append(svg("path", { d: path, fill: "none", stroke: curve.colour, "stroke-width": (curve.chosen ? 2.6 : 1.5) * (curve.points.length > 300 ? 0.6 : 1), "stroke-linejoin": "round", opacity: curve.chosen || curves.length < 3 ? 1 : 0.8 }));
       const [r, v] = curve.points.at(-1);
       this.picture.append(svg("circle", { cx: this.x(r), cy: this.y(v), r: curve.chosen ? 3.5 : 2.5, fill: curve.colour }));
     }

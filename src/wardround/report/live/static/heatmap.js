@@ -129,13 +129,16 @@ export class HeatMap {
     this.rows.forEach((client, line) => {
       if (line % every) return;
       context.fillStyle = css(colour(attackers.has(this.data.names[client]) ? "--flag-ink" : "--faint"));
-      context.fillText(labels[client] ?? "", this.left - 8, (line + 0.5) * this.height, this.left - 10);
+      context.fillText(labels[client] ?? "", this.left - 8, Math.max(6, (line + 0.5) * this.height), this.left - 10);
     });
     context.fillStyle = css(colour("--faint"));
     context.textAlign = "center";
     const rough = this.rounds / Math.max(2, (this.width - this.left) / 90), power = 10 ** Math.floor(Math.log10(rough));
     const gap = Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough));
-    for (let round = gap; round <= this.rounds; round += gap) context.fillText(String(round), this.xOf(round), foot + 12);
+    for (let round = gap; round <= this.rounds; round += gap) {
+      const half = context.measureText(String(round)).width / 2;
+      context.fillText(String(round), Math.min(this.width - half, this.xOf(round)), foot + 12);
+    }
     if (info.onset > 1) {
       const x = this.left + ((info.onset - 1) / this.step) * this.cellWidth;
       context.strokeStyle = css(colour("--flag"));

@@ -2,7 +2,7 @@
 import { $, attribute, element, say } from "./dom.js";
 import { clock, column as inColumn, digits, duration, fixed, metricName, NONE, share } from "./words.js";
 
-const SHOWN_EVENTS = 300;
+const SHOWN_EVENTS = 300, ENDS = new Set(["finished", "failed", "stopped", "budget"]);
 
 export function stateOf(info, now) {
   if (info.status !== "running") return info.status;
@@ -177,8 +177,7 @@ export class EventList {
     this.shown = state;
     this.data = data;
     const events = data.events.filter((event) => !kind || event.sort === kind);
-    events.sort((a, b) => (b.round ?? -1) - (a.round ?? -1) || (b.time ?? 0) - (a.time ?? 0) || b.order - a.order);
-    // What has a time but no round (an operator's action) stands where its time is among those with both.
+    events.sort((a, b) => (b.round ?? -1) - (a.round ?? -1) || ENDS.has(b.sort) - ENDS.has(a.sort) || (b.time ?? 0) - (a.time ?? 0) || b.order - a.order);
     const lines = events.slice(0, SHOWN_EVENTS).map((event) => element("li", { "data-sort": event.sort },
       element("time", { title: event.time ? new Date(1000 * event.time).toLocaleString() : null }, event.round !== undefined ? `round ${event.round}` : event.time ? clock(event.time) : "just now"),
       element("span", {}, event.text)));
