@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Happening", "of_audit", "of_clients", "of_round", "of_summary"]
+__all__ = ["SET_ASIDE", "Happening", "of_audit", "of_clients", "of_round", "of_summary"]
 
 NAMED = 6  # clients named in one event
 LONGEST = 500  # characters: reasons come from operators and clients
-ROUTINE = {"sent", "received", "weights", "asked", "round", "aggregated", "evaluated"}
-"""Audit events of every client and round: the tables show them better."""
+ROUTINE = {"received", "weights", "dropped", "round-skipped", "quarantine-applied"}
+"""Audit events that every round may have: the tables show them better, or the round's own line tells them."""
+SET_ASIDE = "quarantined: "
+"""How the reason begins for which a quarantined client's update is dropped, round after round."""
 FIELDS = {"line", "time", "event", "previous", "hash", "round", "client", "reason"}
 
 
@@ -44,6 +46,8 @@ def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happeni
     if line.get("skipped"):
         told.append(Happening("skipped", f"the round was skipped: {line['skipped']}", number))
     dropped = line.get("dropped")
+    if isinstance(dropped, dict):
+        dropped = {who: why for who, why in dropped.items() if not str(why).startswith(SET_ASIDE)}
     if isinstance(dropped, dict) and dropped:
         words = "; ".join(f"{client}: {reason}" for client, reason in list(dropped.items())[:NAMED])
         more = f"; and {len(dropped) - NAMED} more" if len(dropped) > NAMED else ""

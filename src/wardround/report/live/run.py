@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from wardround.report.live.happenings import Happening, of_audit, of_clients, of_round, of_summary
+from wardround.report.live.happenings import SET_ASIDE, Happening, of_audit, of_clients, of_round, of_summary
 from wardround.report.live.reasons import Peers, columns_of, number, why
 from wardround.report.live.tail import News, Tail
 
@@ -24,7 +24,7 @@ __all__ = ["LONGEST_NAME", "MARKS", "Record", "RunFeed", "Told"]
 
 LONGEST_NAME = 200  # of a client: names come from the clients themselves
 RECENT = 12  # rounds that the time a round takes is estimated from
-MARKS = {"fine": "0", "flagged": "1", "dropped": "2", "no verdict": "-"}
+MARKS = {"fine": "0", "flagged": "1", "dropped": "2", "set aside": "3", "no verdict": "-"}
 
 
 class Record(NamedTuple):
@@ -90,6 +90,10 @@ class RunFeed:
         self._waiting: dict[int, list[dict[str, Any]]] = {}
         self._flagged: set[str] = set()
         self._audited: int | None = None
+        self._norms: dict[str, float | None] = {}
+        """Of updates, as the audit log tells them: not every rule does."""
+        self._received: dict[str, int] = {}
+        """The last round in which a federation's client sent something: silent ones have a line, too."""
         self._counts: dict[int, list[int]] = {}
         self._latest: dict[int, tuple[dict[str, Any], str, Peers]] = {}
         self._stats = {}
@@ -193,13 +197,19 @@ class RunFeed:
         for line in lines:
             self.federation = True
             client, event, time = line.get("client"), line.get("event"), number(line.get("time"))
-            if isinstance(client, str):
+            if event == "received":
+                for name, sent in _mapping(line.get("clients")).items():
+                    self.seen[name[:LONGEST_NAME]] = time or 0.0
+                    self._norms[name[:LONGEST_NAME]] = number(_mapping(sent).get("norm"))
+                    if isinstance(line.get("round"), int):
+                        self._received[name[:LONGEST_NAME]] = line["round"]
+            elif isinstance(client, str):
                 client = client[:LONGEST_NAME]
                 if event == "quarantined":
                     self.quarantined[client] = str(line.get("reason", ""))
                 elif event == "released":
                     self.quarantined.pop(client, None)
-                elif time is not None and event != "lost":
+                elif time is not None and event == "joined":
                     self.seen[client] = time
             # An operator's action names no round: it belongs to the one that the log had come to.
             if isinstance(line.get("round"), int):
@@ -250,7 +260,9 @@ class RunFeed:
     def _emit_rows(self) -> None:
         """Of the rounds that were read in this turn, each client's last: the table shows no other."""
         for place, (line, mark, peers) in self._latest.items():
-            row = _row(place, line, mark, why(line, peers), self._counts[place])
+            line.setdefault("norm", self._norms.get(line["client"]))
+            last = self._received.get(line["client"], line["round"])
+            row = _row(place, line, last, mark, why(line, peers), self._counts[place])
             self.told.rows[place] = Row(self.told.turn, row)
         self._latest.clear()
 
@@ -318,17 +330,19 @@ def _digits(value: Any) -> str:
 
 def _mark(line: Mapping[str, Any]) -> str:
     if line.get("dropped"):
-        return MARKS["dropped"]
+        return MARKS["set aside" if str(line["dropped"]).startswith(SET_ASIDE) else "dropped"]
     if line.get("flag") is None:
         return MARKS["no verdict"]
     return MARKS["flagged" if line["flag"] else "fine"]
 
 
-def _row(place: int, line: Mapping[str, Any], mark: str, reason: str, counts: Sequence[int]) -> str:
+def _row(
+    place: int, line: Mapping[str, Any], last: int, mark: str, reason: str, counts: Sequence[int]
+) -> str:
     columns = columns_of(line)
     row = {
         "place": place,
-        "round": line["round"],
+        "round": last,
         "samples": number(line.get("num_samples")),
         "norm": columns.get("norm"),
         "score": number(line.get("score")),

@@ -43,7 +43,12 @@ def watch(
                 super().handle_exit(sig, frame)
 
         config = uvicorn.Config(
-            page.app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
+            page.app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=3,
         )
         shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{port}/")

@@ -1,6 +1,6 @@
 // Client × round on a canvas: the shade is the anomaly, a flag or a dropped update has a colour of its own.
 import { $, attribute, colour, css, element, say } from "./dom.js";
-import { ABSENT, DROPPED, FLAGGED } from "./model.js";
+import { ABSENT, DROPPED, FLAGGED, SET_ASIDE } from "./model.js";
 import { digits, ranges, share } from "./words.js";
 
 const FOOT = 22, MOST_LABEL = 22;
@@ -59,7 +59,7 @@ export class HeatMap {
   // where these span many.
   scale({ marks }, values, known) {
     const sample = [], jump = Math.max(1, Math.floor(values.length / 8000));
-    for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED) sample.push(values[i]);
+    for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED && marks[i] !== SET_ASIDE) sample.push(values[i]);
     sample.sort((a, b) => a - b);
     let low = sample[Math.floor(0.02 * (sample.length - 1))] ?? 0, high = sample[Math.ceil(0.98 * (sample.length - 1))] ?? 1;
     this.log = known && sample[0] >= 0 && high > 20 * Math.max(low, 1e-12);
@@ -76,7 +76,7 @@ export class HeatMap {
   }
 
   paint(cells, values) {
-    const [low, middle, high, flag, drop, absent] = ["--low", "--middle", "--high", "--flag", "--drop", "--absent"].map(colour);
+    const [low, middle, high, flag, drop, aside, absent] = ["--low", "--middle", "--high", "--flag", "--drop", "--aside", "--absent"].map(colour);
     const ramp = Array.from({ length: 256 }, (_, i) => {
       const [from, to, t] = i < 128 ? [low, middle, i / 127] : [middle, high, (i - 128) / 127];
       return from.map((part, c) => part + t * (to[c] - part));
@@ -85,7 +85,7 @@ export class HeatMap {
     this.rows.forEach((client, line) => {
       for (let bin = 0; bin < this.bins; bin++) {
         const [mark, value] = this.binned(cells, values, client, bin);
-        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : Number.isNaN(value) ? low : ramp[this.shade(value)];
+        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : mark === SET_ASIDE ? aside : Number.isNaN(value) ? low : ramp[this.shade(value)];
         const place = 4 * (line * this.bins + bin);
         pixels[place] = rgb[0]; pixels[place + 1] = rgb[1]; pixels[place + 2] = rgb[2]; pixels[place + 3] = 255;
       }
@@ -159,6 +159,7 @@ export class HeatMap {
     const shown = this.measure === "scores" ? digits : share;
     const parts = known ? [element("span", {}, shown(this.low), element("span", { class: "ramp", "aria-hidden": "true" }), shown(this.high))] : [];
     parts.push(part("--flag", "flagged"), part("--drop", "dropped"), part("--absent", "not there"));
+    if (this.info.federation) parts.push(part("--aside", "quarantined"));
     if (this.info.attackers.length) parts.push(element("span", {}, "names of attackers are orange"));
     if (this.step > 1) parts.push(element("span", {}, `a column shows the worst of ${Math.ceil(this.step)} rounds`));
     $("heat-legend").replaceChildren(...parts);
@@ -203,6 +204,7 @@ export class HeatMap {
     else {
       if (cells.scored) lines.push(`score ${digits(this.binned(cells, cells.scores, client, cell.bin)[1])}`);
       if (cells.weighted) lines.push(`weight ${share(this.binned(cells, cells.weights, client, cell.bin)[1])}`);
+      if (mark === SET_ASIDE) lines.push("quarantined");
       if (caught.length) lines.push((mark === DROPPED ? "dropped" : "flagged") + (first === last ? "" : ` in ${ranges(caught)}`));
     }
     this.tip.textContent = lines.join("\n");

@@ -1,6 +1,6 @@
 // What the page knows of a run, built from the records of the stream.
-export const FINE = 0, FLAGGED = 1, DROPPED = 2, UNJUDGED = 3, ABSENT = 255;
-const MARKS = { 0: FINE, 1: FLAGGED, 2: DROPPED, "-": UNJUDGED };
+export const FINE = 0, FLAGGED = 1, DROPPED = 2, SET_ASIDE = 3, UNJUDGED = 4, ABSENT = 255;
+const MARKS = { 0: FINE, 1: FLAGGED, 2: DROPPED, 3: SET_ASIDE, "-": UNJUDGED };
 
 export class RunData {
   constructor(whole) {

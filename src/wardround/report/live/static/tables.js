@@ -61,7 +61,7 @@ export class RunTable {
   }
 }
 
-const VERDICTS = { 0: ["no", ""], 1: ["flagged", "on"], 2: ["dropped", "drop"], "-": ["no verdict", ""] };
+const VERDICTS = { 0: ["no", ""], 1: ["flagged", "on"], 2: ["dropped", "drop"], 3: ["left out", ""], "-": ["no verdict", ""] };
 
 export class ClientTable {
   constructor(act) {
@@ -82,8 +82,8 @@ export class ClientTable {
       { key: "norm", title: "norm", hint: "length of the update", value: (row) => row.norm, text: inColumn(data.rows.map((row) => row?.norm ?? null)) },
       { key: "score", title: "score", hint: "the rule's own; higher is more suspicious", value: (row) => row.score, text: inColumn(data.rows.map((row) => row?.score ?? null)) },
       { key: "weight", title: "weight", hint: "share in the new model", value: (row) => row.weight, text: share },
-      { key: "mark", title: "flag", word: true, value: (row) => (row.quarantine === null ? "" : "quarantined, ") + VERDICTS[row.mark][0], class: (row) => `word flag ${VERDICTS[row.mark][1]}` },
-      { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? "" : `quarantined: ${row.quarantine}; `) + row.why },
+      { key: "mark", title: "flag", word: true, value: (row) => (row.quarantine === null ? VERDICTS[row.mark][0] : `quarantined, ${VERDICTS[row.mark][0]}`), class: (row) => `word flag ${VERDICTS[row.mark][1]}` },
+      { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? row.why : [`quarantined: ${row.quarantine}`, row.mark === "3" ? "" : row.why].filter(Boolean).join("; ")) },
       { key: "flagged", title: "flagged", hint: "rounds in which it was flagged or dropped", value: (row) => row.flagged, text: (value, row) => `${value} of ${row.taken_part}` },
       { key: "round", title: "last seen", value: (row) => row.round, text: (value, row) => (value === 0 ? "not yet" : `round ${value}${info.round - value > 0 ? `, ${info.round - value} ago` : ""}${seen(row)}`) },
       ...(info.federation && actions ? [{ key: "action", title: "operator", word: true }] : []),
