@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 import wardround
 from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import Dataset, partition
+from wardround.datasets.partition import Assignment
 from wardround.experiments.config import RECORD, RunConfig
 from wardround.experiments.folder import RunFolder
 from wardround.experiments.summary import summarize
@@ -26,7 +27,18 @@ from wardround.threads import one_thread
 from wardround.training.base import Trainer
 from wardround.training.engines import make_trainer
 
-__all__ = ["build", "run"]
+__all__ = [
+    "build",
+    "campaign_of",
+    "class_counts",
+    "dataset_of",
+    "dealt",
+    "record",
+    "round_line",
+    "run",
+    "schedule_of",
+    "versions",
+]
 
 Listener = Callable[[RoundResult], None]
 
@@ -36,11 +48,7 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
 
     `workers` bounds the processes that train; 1 where other runs use the other cores.
     """
-    dataset = _dataset(json.dumps(config.plain()["dataset"]), config.seed)
-    name, params = config.section("partition")
-    assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
-    name_of = from_key_file(Path(config.privacy.pseudonyms)) if config.privacy.pseudonyms else str
-    assignment = replace(assignment, clients=tuple(name_of(client) for client in assignment.clients))
+    dataset, assignment = dealt(config)
     name, params = config.section("model")
     model = models.build_seeded(
         models.create(name, **params), dataset.input_shape, dataset.outputs, config.seed
@@ -55,36 +63,62 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
         )
     name, params = config.section("aggregator")
     rule = aggregators.create(name, **params)
-    name, params = config.attack_parameters()
-    window = config.window()
-    byzantine = (
-        [
-            name_of(client) for client in window.clients
-        ]  # in the order given: a mixture deals its parts in that order
-        if window.clients is not None
-        else attacks.draw_byzantine(assignment.clients, window.fraction, config.seed)
-    )
-    campaign = attacks.Campaign(
-        attacks.create(name, **params), byzantine, window.start, window.end, config.seed
-    )
     return Federation(
         dataset,
         assignment,
         model,
         rule,
-        campaign,
+        campaign_of(config, assignment.clients),
         trainer,
         config.training,
-        Schedule(
-            config.rounds,
-            config.participation,
-            config.evaluate_every,
-            config.server_lr,
-            config.root.samples,
-            config.seed,
-        ),
+        schedule_of(config),
         config.privacy,
     )
+
+
+def dealt(config: RunConfig) -> tuple[Dataset, Assignment]:
+    """The run's dataset, and who holds what of it."""
+    dataset = dataset_of(config)
+    name, params = config.section("partition")
+    assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
+    name_of = _names(config)
+    return dataset, replace(assignment, clients=tuple(name_of(client) for client in assignment.clients))
+
+
+def dataset_of(config: RunConfig) -> Dataset:
+    """The run's dataset, loaded."""
+    return _dataset(json.dumps(config.plain()["dataset"]), config.seed)
+
+
+def campaign_of(config: RunConfig, clients: Sequence[str]) -> attacks.Campaign:
+    """Who attacks, when and how."""
+    name, params = config.attack_parameters()
+    window = config.window()
+    name_of = _names(config)
+    byzantine: Collection[str] = (
+        # in the order given: a mixture deals its parts in that order
+        [name_of(client) for client in window.clients]
+        if window.clients is not None
+        else attacks.draw_byzantine(clients, window.fraction, config.seed)
+    )
+    attack = attacks.create(name, **params)
+    return attacks.Campaign(attack, byzantine, window.start, window.end, config.seed)
+
+
+def schedule_of(config: RunConfig) -> Schedule:
+    """When what happens."""
+    return Schedule(
+        config.rounds,
+        config.participation,
+        config.evaluate_every,
+        config.server_lr,
+        config.root.samples,
+        config.seed,
+    )
+
+
+def _names(config: RunConfig) -> Callable[[str], str]:
+    return from_key_file(Path(config.privacy.pseudonyms)) if config.privacy.pseudonyms else str
 
 
 @lru_cache(maxsize=2)
@@ -123,7 +157,7 @@ def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen:
     try:
         for number in range(done + 1, config.rounds + 1):
             result = federation.step(number)
-            folder.append(_round_line(result), result.clients)
+            folder.append(round_line(result), result.clients)
             folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
             if listen is not None:
                 listen(result)
@@ -146,10 +180,7 @@ def record(federation: Federation) -> dict[str, Any]:
     campaign, assignment = federation.campaign, federation.assignment
     targets = federation.dataset.train.targets
     return {
-        "wardround": wardround.__version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        **versions(),
         "engine": federation.trainer.engine,
         "model_parameters": federation.layout.size,
         "aggregator": federation.rule.resolved(federation.per_round),
@@ -158,20 +189,31 @@ def record(federation: Federation) -> dict[str, Any]:
         "task": federation.dataset.task.value,
         "class_names": list(federation.dataset.class_names),
         "clients": {
-            client: _class_counts(targets[rows], len(federation.dataset.class_names))
+            client: class_counts(targets[rows], len(federation.dataset.class_names))
             for client, rows in zip(assignment.clients, assignment.train, strict=True)
         },
     }
 
 
-def _class_counts(targets: torch.Tensor, classes: int) -> list[int]:
+def versions() -> dict[str, str]:
+    """What a run was made with."""
+    return {
+        "wardround": wardround.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
+def class_counts(targets: torch.Tensor, classes: int) -> list[int]:
     """Samples a class; positives a finding for a multi-label task."""
     if targets.ndim == 1:
         return torch.bincount(targets, minlength=classes).tolist()
     return targets.sum(0).int().tolist()
 
 
-def _round_line(result: RoundResult) -> dict[str, Any]:
+def round_line(result: RoundResult) -> dict[str, Any]:
+    """A line of rounds.jsonl."""
     line: dict[str, Any] = {
         "round": result.round,
         "seconds": result.seconds,

@@ -8,7 +8,7 @@ handed ids, sample counts, reported metrics and whatever scalars the steward ope
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,36 @@ from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.refusals import Refused, Unsealable
 from wardround.privacy.remote import RemoteSteward
-from wardround.privacy.steward import Deposit, Steward, StewardHandle
+from wardround.privacy.steward import DEPOSITS, Deposit, Steward, StewardHandle
 from wardround.privacy.vault import client_keys, server_key
 from wardround.updates import Aggregation, Updates, guard
 
 __all__ = ["Protection"]
 
 InTheClear = Callable[[Updates], Aggregation]
+Sealed = bytes | Deposit
+"""What a client sends in an encrypted mode: a padded ciphertext, or a signed one."""
+
+
+class _NotTheirs(Exception):
+    """A deposit that its client did not sign."""
+
+    def __init__(self, client: str, reason: str) -> None:
+        self.client, self.reason = client, reason
 
 
 class Protection:
     """One run's privacy: built once, asked every round."""
 
     def __init__(
-        self, params: PrivacyParams, rule: Aggregator, clients: tuple[str, ...], dimension: int, seed: int
+        self,
+        params: PrivacyParams,
+        rule: Aggregator,
+        clients: tuple[str, ...] | None,
+        dimension: int,
+        seed: int,
     ) -> None:
+        """`clients` are those that are played here; None where each is at home and seals its own updates."""
         self.params, self.rule, self.seed = params, rule, seed
         problem = params.why_not(rule.name)
         if problem is not None:
@@ -56,7 +71,7 @@ class Protection:
         self.channel = None
         if params.mode != "plaintext":
             self.channel = _Channel(params, clients)
-            self.channel.public.check(dimension, len(clients))
+            self.channel.public.check(dimension, len(clients or ()))
 
     def check_cohort(self, per_round: int) -> None:
         """Raise before any work is done if no round could ever be opened."""
@@ -122,73 +137,144 @@ class Protection:
         fit = [row for row, client in enumerate(kept.clients) if client not in unfit]
         if unfit:
             kept, dropped = kept.select(fit), dropped | unfit
-        if dropped:
-            self.rule.on_dropped(dropped)
-        if len(kept) < self.params.min_cohort:
-            result = _skipped(
-                kept,
-                updates.dimension,
-                f"{len(kept)} updates could be encrypted; the steward opens sums of {self.params.min_cohort}",
-            )
-        elif self.params.mode == "encrypted-fedmed":
-            result = self._weighed_by_reports(kept, round)
-        else:
-            result = self._weighed_by_scalars(kept, round)
+        rows = dict(zip(kept.clients, kept.matrix, strict=True))
+        channel, deposits = self.channel, self.params.mode == DEPOSITS
+
+        def seal(client: str) -> Sealed:
+            deposit = channel.deposit if deposits else channel.encrypt_padded
+            return deposit(client, rows[client], round)
+
+        result = self._opened(kept, round, seal, dropped, updates.dimension, updates.matrix.dtype)
         result = result.spread(guarded.rows[fit], len(updates))
         result.dropped = dropped
         return result
 
-    def _weighed_by_reports(self, updates: Updates, round: int) -> Aggregation:
+    def aggregate_sealed(
+        self, reports: Updates, sealed: Mapping[str, Sealed], round: int, dimension: int, dtype: torch.dtype
+    ) -> Aggregation:
+        """One round's result from what clients sealed themselves; the reports' matrix is not looked at.
+
+        A client that sealed nothing, or nothing that can be read, is dropped; so is one whose deposit the steward
+        says is not its own.
+        """
+        dropped = {client: "nothing sealed" for client in reports.clients if client not in sealed}
+        while True:
+            rows = [row for row, client in enumerate(reports.clients) if client not in dropped]
+            try:
+                result = self._opened(
+                    reports.select(rows), round, sealed.__getitem__, dropped, dimension, dtype
+                )
+                break
+            except _NotTheirs as culprit:
+                dropped[culprit.client] = culprit.reason
+            except Exception as error:
+                broken = self._unreadable(sealed, [reports.clients[row] for row in rows])
+                if not broken:
+                    raise
+                reason = f"a ciphertext that cannot be read ({type(error).__name__})"
+                dropped |= dict.fromkeys(broken, reason)
+        result = result.spread(torch.tensor(rows, dtype=torch.long), len(reports))
+        result.dropped = dropped
+        return result
+
+    def _unreadable(self, sealed: Mapping[str, Sealed], clients: Sequence[str]) -> list[str]:
+        assert self.channel is not None
+        found = []
+        for client in clients:
+            part = sealed[client]
+            try:
+                self.channel.public.combine(
+                    [(part.ciphertext if isinstance(part, Deposit) else part, self.channel.public.exact(0.5))]
+                )
+            except Exception:
+                found.append(client)
+        return found
+
+    def _opened(
+        self,
+        kept: Updates,
+        round: int,
+        seal: Callable[[str], Sealed],
+        dropped: dict[str, str],
+        dimension: int,
+        dtype: torch.dtype,
+    ) -> Aggregation:
+        if dropped:
+            self.rule.on_dropped(dropped)
+        reports = _without_rows(kept)
+        if len(reports) < self.params.min_cohort:
+            return _skipped(
+                reports,
+                dimension,
+                f"{len(reports)} updates could be encrypted; the steward opens sums of {self.params.min_cohort}",
+            )
+        weigh = self._weighed_by_scalars if self.params.mode == DEPOSITS else self._weighed_by_reports
+        return weigh(reports, round, seal, dimension, dtype)
+
+    def _weighed_by_reports(
+        self,
+        reports: Updates,
+        round: int,
+        seal: Callable[[str], Sealed],
+        dimension: int,
+        dtype: torch.dtype,
+    ) -> Aggregation:
         """The rule sees what clients report; clients pad and encrypt; the server sums; the steward opens."""
         assert self.channel is not None
-        result = self.rule.aggregate(_without_rows(updates), round)
+        result = self.rule.aggregate(reports, round)
         if result.skipped is not None:
-            result.delta = torch.zeros(updates.dimension)
+            result.delta = torch.zeros(dimension)
             return result
         assert result.weights is not None
         channel, public = self.channel, self.channel.public
         coefficients = {
             client: public.exact(weight)
-            for client, weight in zip(updates.clients, result.weights.tolist(), strict=True)
+            for client, weight in zip(reports.clients, result.weights.tolist(), strict=True)
         }
         total = public.combine(
-            (channel.encrypt_padded(client, row, round), coefficients[client])
-            for client, row in zip(updates.clients, updates.matrix, strict=True)
+            (_padded(seal(client)), coefficients[client])
+            for client in reports.clients
             if coefficients[client]
         )
         try:
             opened = channel.steward.open_padded_sum(channel.session, round, coefficients, total)
         except Refused as reason:
-            return _skipped(updates, updates.dimension, str(reason), result)
-        result.delta = torch.from_numpy(opened).to(updates.matrix.dtype)
+            return _skipped(reports, dimension, str(reason), result)
+        result.delta = torch.from_numpy(opened).to(dtype)
         return result
 
-    def _weighed_by_scalars(self, updates: Updates, round: int) -> Aggregation:
+    def _weighed_by_scalars(
+        self,
+        reports: Updates,
+        round: int,
+        seal: Callable[[str], Sealed],
+        dimension: int,
+        dtype: torch.dtype,
+    ) -> Aggregation:
         """The steward opens each deposit's norm and cosine, the rule judges, the steward opens the sum."""
         assert self.channel is not None
         assert isinstance(self.rule, Caac)
         channel, rule = self.channel, self.rule
-        deposits = {
-            client: channel.deposit(client, row, round)
-            for client, row in zip(updates.clients, updates.matrix, strict=True)
-        }
+        deposits = {client: _deposited(seal(client)) for client in reports.clients}
         try:
             measured = channel.steward.measure(channel.session, round, deposits)
-        except Refused as reason:
-            return _skipped(updates, updates.dimension, str(reason))
-        scalars = [measured[client] for client in updates.clients]
+        except Refused as refusal:
+            if refusal.client in deposits:
+                raise _NotTheirs(refusal.client, str(refusal)) from None
+            return _skipped(reports, dimension, str(refusal))
+        scalars = [measured[client] for client in reports.clients]
         norms = torch.tensor([pair.norm for pair in scalars], dtype=torch.float64)
         cosines = [1.0 if pair.cosine is None else pair.cosine for pair in scalars]
-        result = rule.judge(_without_rows(updates), norms, torch.tensor(cosines, dtype=torch.float64))
+        result = rule.judge(reports, norms, torch.tensor(cosines, dtype=torch.float64))
         coefficients = {
             client: channel.public.exact(value)
-            for client, value in zip(updates.clients, rule.coefficients(result).tolist(), strict=True)
+            for client, value in zip(reports.clients, rule.coefficients(result).tolist(), strict=True)
         }
         try:
             opened = channel.steward.open_measured_sum(channel.session, round, coefficients)
         except Refused as reason:
-            return _skipped(updates, updates.dimension, str(reason), result)
-        result.delta = torch.from_numpy(opened).to(updates.matrix.dtype)
+            return _skipped(reports, dimension, str(reason), result)
+        result.delta = torch.from_numpy(opened).to(dtype)
         rule.remember(result.delta)
         return result
 
@@ -222,10 +308,17 @@ class Protection:
 class _Channel:
     """The clients' keys, the server's public context and the way to the steward."""
 
-    def __init__(self, params: PrivacyParams, clients: tuple[str, ...]) -> None:
+    def __init__(self, params: PrivacyParams, clients: tuple[str, ...] | None) -> None:
         self.own: Steward | None = None
         self.steward: StewardHandle
-        if params.steward is None:
+        if clients is None:  # each has its own key, at home
+            if params.steward is None:
+                raise ConfigError(
+                    "clients that seal their own updates need a steward process: privacy.steward"
+                )
+            self.keys: dict[str, bytes] = {}
+            self.steward = RemoteSteward(params.steward, server_key(Path(params.steward_keys or "")))
+        elif params.steward is None:
             self.keys = {client: secrets.token_bytes(32) for client in clients}
             noise = None if params.profile_noise is None else params.profile_noise.noise()
             self.own = Steward(
@@ -287,6 +380,18 @@ def _unfit(public: PublicSide, updates: Updates) -> dict[str, str]:
         except Unsealable as reason:
             found[client] = str(reason)
     return found
+
+
+def _padded(sealed: Sealed) -> bytes:
+    if isinstance(sealed, Deposit):
+        raise TypeError("a deposit where a padded ciphertext belongs")
+    return sealed
+
+
+def _deposited(sealed: Sealed) -> Deposit:
+    if not isinstance(sealed, Deposit):
+        raise TypeError("a ciphertext without its client's signature")
+    return sealed
 
 
 def _without_rows(updates: Updates) -> Updates:

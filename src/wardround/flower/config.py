@@ -29,6 +29,7 @@ __all__ = [
     "FederationParams",
     "HospitalConfig",
     "federation_from",
+    "given",
     "hospital_from",
     "load_federation",
     "load_hospital",
@@ -183,6 +184,15 @@ def _member(registry: Any, values: dict[str, Any]) -> dict[str, Any]:
 def load_federation(path: Path) -> FederationConfig:
     """`fed.yaml`, checked; every mistake is one line that begins with the file's name."""
     return federation_from(read_yaml(Path(path)), str(path), Path(path).parent)
+
+
+def given(path: str, text: str) -> FederationConfig:
+    """A federation as a Flower run is told of it: YAML text under `config-text`, or a path under `config`."""
+    if text:
+        return federation_from(text, "config-text")
+    if not path:
+        raise ConfigError("the run configuration has neither config (a path) nor config-text (YAML)")
+    return load_federation(Path(path))
 
 
 def load_hospital(path: Path) -> HospitalConfig:

@@ -8,7 +8,11 @@ __all__ = ["BudgetSpent", "Refused", "Unsealable"]
 
 
 class Refused(WardroundError):
-    """The steward will not open this."""
+    """The steward will not open this; `client` is the one that is to blame, where it is one client's fault."""
+
+    def __init__(self, message: str, client: str | None = None) -> None:
+        super().__init__(message)
+        self.client = client
 
 
 class BudgetSpent(WardroundError):

@@ -92,7 +92,7 @@ class RemoteSteward:
             raise NotAuthentic(f"the answer from {self.address} is not signed with the steward's key")
         told, parts = unpack_message(answer)
         if status == 403:
-            raise Refused(told["error"])
+            raise Refused(told["error"], told.get("client"))
         if status != 200:
             raise WardroundError(f"the steward at {self.address}: {told['error']}")
         return told, parts

@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self.close_connection = True  # its body may still be on the way
         except Refused as error:
-            status, answer = 403, pack_message({"error": str(error)})
+            status, answer = 403, pack_message({"error": str(error), "client": error.client})
         except WardroundError as error:
             status, answer = 400, pack_message({"error": str(error)})
             self.close_connection = True

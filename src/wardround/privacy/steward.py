@@ -185,7 +185,7 @@ class Steward:
                 right = tag_for(self.client_keys[client], session, round, client, deposit.ciphertext)
                 if not hmac.compare_digest(right, deposit.tag):
                     raise self._refusal(
-                        "scalars", session, round, deposits, f"not signed by {self.names(client)}"
+                        "scalars", session, round, deposits, f"not signed by {self.names(client)}", client
                     )
                 if client in state.deposits:
                     raise self._refusal(
@@ -325,9 +325,11 @@ class Steward:
         line = {"time": time.time(), "kind": kind, "session": session, "round": round}
         self.log({**line, "clients": [self.names(client) for client in clients], **more})
 
-    def _refusal(self, kind: str, session: str, round: int, clients: Any, reason: str) -> Refused:
+    def _refusal(
+        self, kind: str, session: str, round: int, clients: Any, reason: str, culprit: str | None = None
+    ) -> Refused:
         self._note(kind, session, round, clients, refused=reason)
-        return Refused(f"the steward refuses round {round}: {reason}")
+        return Refused(f"the steward refuses round {round}: {reason}", culprit)
 
 
 def _named(coefficients: Mapping[str, float], names: Callable[[str], str]) -> dict[str, float]:

@@ -4,6 +4,7 @@
     FOLDER/secret.key       the cipher's secret; stays here
     FOLDER/keys/server.key  shared with the server
     FOLDER/keys/client-….key  one a client, each shared with that client alone
+    FOLDER/keys/public.key  the cipher's public keys, which every client gets from the steward, not from the server
     FOLDER/sessions/        how far each session is, and its last opened sum
     FOLDER/openings.jsonl   a line for every opening and every refusal
 
@@ -29,12 +30,18 @@ from wardround.errors import ConfigError
 from wardround.privacy.ciphers import new_secret, secret_side
 from wardround.privacy.params import ProfileNoiseParams
 from wardround.privacy.pseudonyms import Pseudonyms
-from wardround.privacy.steward import DEPOSITS, Policy, Session, Steward
+from wardround.privacy.steward import DEPOSITS, PADDED_SUMS, Policy, Session, Steward
 from wardround.registry import explain
 
-__all__ = ["Vault", "client_keys", "server_key"]
+__all__ = ["PUBLIC", "Vault", "client_key", "client_keys", "key_path", "public_context", "server_key"]
 
 PREFIX = "client-"
+PUBLIC = "public.key"
+MODES = (PADDED_SUMS, DEPOSITS)
+
+
+class _OtherMode(ConfigError):
+    """A key for another mode than the one asked for."""
 
 
 class Vault:
@@ -74,9 +81,10 @@ class Vault:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(self.secret_path, secret.secret_bytes())
         _write(self.keys / "server.key", secrets.token_hex(32).encode())
+        _write(self.keys / PUBLIC, cipher.encode() + b"\n" + secret.public_bytes())
         _write(self.keys / "pseudonyms.key", secrets.token_hex(32).encode())
         for client in dict.fromkeys(clients):
-            path = self.keys / f"{PREFIX}{quote(client, safe='')}.key"
+            path = key_path(self.keys, client)
             # A client must not take the mode on the server's word: what it would send unpadded in one mode, the
             # other's steward would help to open.
             _write(path, f"{mode} {secrets.token_hex(32)}".encode())
@@ -157,6 +165,30 @@ def client_keys(folder: Path, mode: str) -> dict[str, bytes]:
     return {unquote(path.stem.removeprefix(PREFIX)): _read_key(path, mode) for path in paths}
 
 
+def key_path(folder: Path, client: str) -> Path:
+    """Where a folder of keys has a client's."""
+    return Path(folder) / f"{PREFIX}{quote(client, safe='')}.key"
+
+
+def client_key(path: Path) -> tuple[str, bytes]:
+    """One client's key and the mode it is for, out of the file that the steward handed over."""
+    for mode in MODES:
+        try:
+            return mode, _read_key(path, mode)
+        except _OtherMode:
+            continue
+    raise ConfigError(f"{path}: not a client's key")
+
+
+def public_context(path: Path) -> tuple[str, bytes]:
+    """The cipher's name and its public keys, out of the steward's file `public.key`."""
+    try:
+        cipher, _, content = Path(path).read_bytes().partition(b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    return cipher.decode(errors="replace"), content
+
+
 def server_key(folder: Path) -> bytes:
     """The key that server and steward share."""
     return _read_key(Path(folder) / "server.key")
@@ -171,7 +203,7 @@ def _read_key(path: Path, mode: str | None = None) -> bytes:
     except ValueError:
         raise ConfigError(f"{path}: not a key of this program") from None
     if mode is not None and words != [mode]:
-        raise ConfigError(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
+        raise _OtherMode(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
     return key
 
 

@@ -1,0 +1,87 @@
+"""A hospital's client app. A SuperNode starts a process for every message: nothing heavy is imported here.
+
+Where `wardround join` keeps a trainer running, the order is handed to it; else the work is done in this process,
+for the hospital that the node's configuration names (`hospital="…/hospital.yaml"`) or, in a simulation, for the
+part of the server's dataset that is the node's.
+"""
+
+from __future__ import annotations
+
+import traceback
+from functools import lru_cache
+from logging import ERROR
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.common.logger import log
+
+from wardround.errors import ConfigError, WardroundError
+from wardround.flower.messages import Note, from_records, pack, to_records, unpack
+from wardround.flower.resident import ask, resident_socket
+
+if TYPE_CHECKING:
+    from wardround.flower.hospital import Hospital
+
+__all__ = ["app"]
+
+FAILED = 2  # Flower's code for a client app that could not do its work
+MEMORY = "wardround-memory"
+
+app = ClientApp()
+
+
+@app.train()
+@app.evaluate()
+@app.query()
+def answer(message: Message, context: Context) -> Message:
+    """The reply to an order; what went wrong is told in one line, without details of the data."""
+    try:
+        order = from_records(message.content)
+        return Message(to_records(_work(order, context)), reply_to=message)
+    except WardroundError as error:
+        reason = str(error)
+    except Exception as error:  # its words may hold what must stay here: they go into this node's log only
+        log(ERROR, "%s", traceback.format_exc())
+        reason = f"{type(error).__name__}, see the hospital's log"
+    return Message(Error(FAILED, reason), reply_to=message)
+
+
+def _work(order: Note, context: Context) -> Note:
+    socket = resident_socket()
+    if socket is not None:
+        return unpack(ask(socket, pack(order)))
+    hospital = _hospital_of(context)
+    kept = context.state.config_records.get(MEMORY)
+    hospital.recall(kept["state"] if kept is not None else b"")  # type: ignore[arg-type]
+    reply = hospital.reply(order)
+    if memory := hospital.memory():
+        context.state[MEMORY] = ConfigRecord({"state": memory})
+    return reply
+
+
+def _hospital_of(context: Context) -> Hospital:
+    node = context.node_config
+    if "hospital" in node:
+        return _from_file(str(node["hospital"]))
+    if "partition-id" not in node:
+        raise ConfigError('the node configuration has neither hospital="…/hospital.yaml" nor partition-id')
+    run: Any = context.run_config
+    return _simulated(str(run.get("config", "")), str(run.get("config-text", "")), int(node["partition-id"]))
+
+
+@lru_cache(maxsize=1)
+def _from_file(path: str) -> Hospital:
+    from wardround.flower.config import load_hospital
+    from wardround.flower.hospital import Hospital
+
+    return Hospital(load_hospital(Path(path)))
+
+
+@lru_cache(maxsize=1024)
+def _simulated(path: str, text: str, part: int) -> Hospital:
+    from wardround.flower.config import given
+    from wardround.flower.hospital import Hospital
+
+    return Hospital.simulated(given(path, text), part)

@@ -1,0 +1,89 @@
+"""A Grid in one process: messages are handed to the client app directly. For tests and for trying things out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+__all__ = ["InlineGrid"]
+
+
+class InlineGrid(Grid):
+    """Nodes 1…n, each with its own context. An order is worked on when its answer is asked for."""
+
+    def __init__(
+        self, client_app: ClientApp, nodes: int, run_config: Mapping[str, Any] | None = None
+    ) -> None:
+        # Flower stamps messages with the identity of the process's task, which a SuperLink would have set. The
+        # place is internal to Flower: where it moves, this grid is what stops, not a federation.
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.client_app = client_app
+        self.contexts = {
+            number + 2: Context(
+                1,
+                number + 2,
+                {"partition-id": number, "num-partitions": nodes},
+                RecordDict(),
+                dict(run_config or {}),
+            )
+            for number in range(nodes)
+        }
+        self.open_orders: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """There is but one."""
+
+    @property
+    def run(self) -> Run:
+        raise NotImplementedError("an inline grid has no run")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node) for node in self.get_node_ids()]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        identities = []
+        for message in messages:
+            identity = str(uuid.uuid4())
+            message.metadata.__dict__["_message_id"] = identity
+            self.open_orders[identity] = message
+            identities.append(identity)
+        return identities
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        for identity in list(message_ids):
+            if identity in self.open_orders:
+                yield from self.deliver(self.open_orders.pop(identity))
+
+    def deliver(self, message: Message) -> list[Message]:
+        """What comes back of one order."""
+        try:
+            return [self.client_app(message, self.contexts[message.metadata.dst_node_id])]
+        except Exception as error:
+            return [Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return list(self.pull_messages(self.push_messages(messages)))

@@ -1,0 +1,117 @@
+"""What travels between server and hospitals, as one plain thing: words, numbers, arrays.
+
+A `Note` becomes the content of a Flower message (`to_records`, `from_records`), or one byte string for the trainer
+that a hospital keeps running beside its SuperNode (`pack`, `unpack`). Numpy only, nothing is ever unpickled.
+
+An order (server → hospital) has a head with `kind` and what the work is, and for training and judging the array
+`weights`. An answer (hospital → server) to
+
+* `hello` has a head: the hospital's name, its number of samples and the shape of its data;
+* `train` has the array `update` (encrypted: `ciphertext`, and for deposits `tag`) and the numbers `num-examples`
+  and `loss`. Nothing else;
+* `evaluate` has numbers: the metrics on the hospital's own test samples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wardround.errors import WardroundError
+from wardround.privacy.wire import pack_message, unpack_message
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+__all__ = [
+    "EVALUATE", "HELLO", "SAMPLES", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+]  # fmt: skip
+
+HELLO, TRAIN, EVALUATE = "hello", "train", "evaluate"
+SAMPLES = "num-examples"
+"""Flower's own name for a client's number of samples."""
+VALIDATION = "validation-"
+"""Before the names of metrics on validation samples; those without it are on test samples."""
+HEAD, METRICS, ARRAYS = "config", "metrics", "arrays"
+KINDS = ("float32", "float64", "uint8")
+"""The kinds of numbers that travel."""
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """What one side tells the other."""
+
+    head: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, int | float] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def pack(note: Note) -> bytes:
+    """One byte string.
+
+    >>> note = unpack(pack(Note({"kind": "train"}, {"loss": 0.5}, {"update": np.ones(2, np.float32)})))
+    >>> note.head, note.metrics, note.arrays["update"].tolist()
+    ({'kind': 'train'}, {'loss': 0.5}, [1.0, 1.0])
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in note.arrays.items()}
+    told = {
+        HEAD: dict(note.head),
+        METRICS: dict(note.metrics),
+        ARRAYS: [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()],
+    }
+    return pack_message(told, [array.tobytes() for array in arrays.values()])
+
+
+def unpack(content: bytes) -> Note:
+    """The note that `pack` made into this byte string."""
+    told, blobs = unpack_message(content)
+    try:
+        arrays = {}
+        for (name, kind, shape), blob in zip(told[ARRAYS], blobs, strict=True):
+            if kind not in KINDS:
+                raise ValueError(f"an array of {kind}")
+            arrays[name] = np.frombuffer(blob, dtype=kind).reshape(shape)
+        return Note(dict(told[HEAD]), dict(told[METRICS]), arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WardroundError(f"not a note of this program ({error})") from None
+
+
+def to_records(note: Note) -> RecordDict:
+    """The content of a Flower message."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+    records = RecordDict()
+    if note.head:
+        records[HEAD] = ConfigRecord({"json": json.dumps(note.head)})
+    if note.metrics:
+        records[METRICS] = MetricRecord(dict(note.metrics))
+    if note.arrays:
+        records[ARRAYS] = ArrayRecord({name: Array(array) for name, array in note.arrays.items()})
+    return records
+
+
+def from_records(records: RecordDict) -> Note:
+    """The note in a Flower message; whatever is wrong with it is one line of error."""
+    try:
+        head = json.loads(str(records.config_records[HEAD]["json"])) if HEAD in records.config_records else {}
+        metrics = dict(records.metric_records.get(METRICS, {}))
+        arrays = {name: array.numpy() for name, array in records.array_records.get(ARRAYS, {}).items()}
+    except Exception as error:  # whatever a stranger put into it
+        raise WardroundError(f"cannot be read ({type(error).__name__}: {error})") from None
+    if not isinstance(head, dict):
+        raise WardroundError("its head is no mapping")
+    strange = [name for name, array in arrays.items() if str(array.dtype) not in KINDS]
+    if strange:
+        raise WardroundError(f"array '{strange[0]}' is of kind {arrays[strange[0]].dtype}, not {KINDS[0]}")
+    numbers = {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not math.isnan(value)
+    }
+    return Note(head, numbers, arrays)
+

@@ -1,0 +1,96 @@
+"""A federation in one process: small data, a grid whose nodes can misbehave, a clock that need not be waited for."""
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+from flwr.app import Message
+
+from wardround.flower.client_app import app
+from wardround.flower.config import federation_from
+from wardround.flower.coordinator import coordinate
+from wardround.flower.inline import InlineGrid
+
+SMALL = {
+    "name": "small",
+    "dataset": {"name": "synthetic", "samples": 400, "features": 6},
+    "partition": {"name": "iid", "clients": 5},
+    "model": {"name": "mlp", "hidden": [4]},
+    "training": {"lr": 0.01},
+    "rounds": 3,
+}
+
+
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    def __init__(self):
+        self.time, self.naps = 0.0, []
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.naps.append(seconds)
+        self.time += max(seconds, 0.01)
+
+
+class FaultyGrid(InlineGrid):
+    """`faults`: node → (order, honest replies) → what comes instead; `late`: what comes with the next look."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.faults: dict[int, Callable[[Message, list[Message]], list[Message]]] = {}
+        self.offline: set[int] = set()
+        self.later: list[Message] = []
+        self.seen: list[Message] = []
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.offline]
+
+    def deliver(self, message):
+        replies = super().deliver(message)
+        fault = self.faults.get(message.metadata.dst_node_id)
+        if fault is not None and message.metadata.message_type == "train":
+            replies = fault(message, replies)
+        self.seen += [message, *replies]
+        return replies
+
+    def pull_messages(self, message_ids):
+        later, self.later = self.later, []
+        return [*later, *super().pull_messages(message_ids)]
+
+
+class Town:
+    """A federation ready to run: `town.run()`; hospital i is node i + 2."""
+
+    def __init__(self, tmp_path, values):
+        federation = {
+            "identity": "name",
+            "poll_seconds": 1,
+            "deadline_seconds": 30,
+            **values.pop("federation", {}),
+        }
+        self.text = yaml.safe_dump({**SMALL, **values, "federation": federation})
+        self.config = federation_from(self.text)
+        self.grid = FaultyGrid(app, self.config.clients, {"config-text": self.text})
+        self.clock, self.out = Clock(), tmp_path / "runs"
+
+    def run(self, listen=None):
+        return coordinate(self.config, self.grid, self.out, listen, self.clock.now, self.clock.sleep)
+
+    @property
+    def folder(self):
+        from wardround.experiments.folder import RunFolder
+
+        return RunFolder(self.out / self.config.run.run_name)
+
+    def audit(self):
+        import json
+
+        return [json.loads(line) for line in (self.folder.path / "audit.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def town(tmp_path):
+    return lambda **values: Town(tmp_path, values)

@@ -1,0 +1,58 @@
+"""The same configuration, in process and through messages: the same metrics."""
+
+import pytest
+
+from wardround.experiments.config import load_config
+from wardround.experiments.runner import run
+
+ATTACKS = {"clean": {"name": "none"}, "attacked": {"name": "sign-flip", "fraction": 0.3, "start": 3}}
+DATA = {"dataset": {"name": "synthetic", "samples": 800, "features": 8}}
+TOLERANCE = 1e-4
+
+
+def assert_same_metrics(one, other, rounds):
+    assert len(one) == len(other) == rounds
+    for here, there in zip(one, other, strict=True):
+        assert here["metrics"] == pytest.approx(there["metrics"], abs=TOLERANCE)
+        assert here["validation"] == pytest.approx(there["validation"], abs=TOLERANCE)
+
+
+def compare(town, tmp_path, **values):
+    federation = town(**values)
+    here = run(load_config(federation.config.run.plain()), tmp_path / "in-process")
+    there = federation.run()
+    assert_same_metrics(here.rounds(), there.rounds(), federation.config.run.rounds)
+    told = ("round", "client", "byzantine", "attacking", "num_samples", "flag", "dropped")
+    assert [{key: line[key] for key in told} for line in here.clients()] == [
+        {key: line[key] for key in told} for line in there.clients()
+    ]
+    return here, there
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("rule", ["fedavg", "caac", "dos"])
+def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
+    here, there = compare(
+        town, tmp_path, rounds=10, aggregator={"name": rule}, attack=ATTACKS[attack],
+        partition={"name": "dirichlet", "clients": 8, "alpha": 1.0}, **DATA,
+    )  # fmt: skip
+    assert here.rounds()[-1]["per_client"].keys() == there.rounds()[-1]["per_client"].keys()
+    detection = [folder.summary()["detection"] for folder in (here, there)]
+    assert detection[0] == detection[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"participation": 0.6, "aggregator": {"name": "caac"}},
+        {"aggregator": {"name": "fltrust"}},
+        {"aggregator": {"name": "fedprox"}, "server_lr": 0.5, "training": {"lr": 0.01, "schedule": "cosine"}},
+        {"attack": {"name": "label-flip", "fraction": 0.4, "start": 2}},
+        {"attack": {"name": "profile-aware", "fraction": 0.4, "start": 2}, "aggregator": {"name": "caac"}},
+        {"privacy": {"dp": {"epsilon": 8.0, "clip": 1.0}}},
+    ],
+    ids=["sampling", "root-data", "fedprox", "label-flip", "profile-aware", "dp"],
+)
+def test_other_settings_are_the_same(town, tmp_path, values):
+    here, there = compare(town, tmp_path, **values)
+    assert here.rounds()[-1].get("privacy") == there.rounds()[-1].get("privacy")
