@@ -114,4 +114,3 @@ def from_records(records: RecordDict) -> Note:
         if isinstance(value, int | float) and not math.isnan(value)
     }
     return Note(head, numbers, arrays)
-

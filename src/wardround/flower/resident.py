@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         hospital = Hospital(load_hospital(options.config))
-        answer = hospital.answer
+        answer: Answer = hospital.answer
         if options.memory is not None:
             answer = _remembering(hospital, options.memory)
         resident = Resident(options.socket, answer)
