@@ -6,8 +6,12 @@ Nothing is imported here: a hospital's client app starts anew for every message,
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from wardround.flower.rule_strategy import RuleStrategy
+
+__all__ = ["strategy"]
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -18,3 +22,19 @@ QUIET = {
 """Nobody is told that a hospital runs this, and nothing is installed at run time."""
 
 os.environ.update(QUIET)  # flwr reads these when it is imported, which happens after this
+
+
+def strategy(rule: str, /, **params: Any) -> RuleStrategy:
+    """Any rule by name as a strategy for a Flower app: `strategy("caac").start(grid, arrays, num_rounds=10)`.
+
+    `params` are the rule's own and those of `rule_strategy.RuleStrategy` (shares of nodes, keys, `root_fn`, …).
+
+    >>> strategy("krum", f=1).rule
+    krum(f=1)
+    """
+    from wardround.errors import require
+
+    require("flwr", "flower")
+    from wardround.flower.rule_strategy import RuleStrategy
+
+    return RuleStrategy(rule, **params)

@@ -1,0 +1,272 @@
+"""Any rule by name as a strategy for other people's Flower apps.
+
+Their clients send whole models (an `ArrayRecord` and a `MetricRecord` with `num-examples`, as in Flower's own
+examples); what the rule sees is each model minus the one that was sent out. Whatever a client sends, the run goes
+on: an answer that does not fit costs its row, which `history` tells.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from wardround import aggregators
+from wardround.errors import ConfigError, WardroundError
+from wardround.flower.answers import Answers
+from wardround.flower.exchange import Reply
+from wardround.flower.messages import SAMPLES, Note
+from wardround.updates import Aggregation, Layout
+
+__all__ = ["RuleStrategy"]
+
+RootFn = Callable[[int, ArrayRecord], ArrayRecord]
+LOSSES = ("loss", "train_loss", "train-loss")
+"""Under which of these names an app reports its training loss, for rules that look at it."""
+SAMPLE_CAP = 1000.0
+
+
+class RuleStrategy(Strategy):
+    """A rule as a Flower strategy; see `wardround.flower.strategy`.
+
+    `params` are the rule's own. The rest is what Flower's strategies have: the share of nodes asked, how many must
+    be there, the keys of the records. `wait_seconds` bounds the wait for nodes, which Flower's have without a
+    bound; `root_fn(round, arrays)` trains the given model on the server's own data, for rules that need it;
+    `server_lr` scales the step.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        /,
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_available_nodes: int = 2,
+        wait_seconds: float = 300.0,
+        weighted_by_key: str = SAMPLES,
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        server_lr: float = 1.0,
+        root_fn: RootFn | None = None,
+        seed: int | None = None,
+        **params: Any,
+    ) -> None:
+        self.rule = aggregators.create(rule, **params)
+        if self.rule.needs_server or self.rule.client_policy.local_batch_norm:
+            raise ConfigError(
+                f"{rule} is more than a strategy: its clients keep BatchNorm to themselves or its server has data to "
+                "practise on; run it with wardround.flower.server_app and wardround.flower.client_app"
+            )
+        if self.rule.needs_root_update and root_fn is None:
+            raise ConfigError(
+                f"{rule} needs the server's own update: give root_fn=(round, arrays) → trained arrays"
+            )
+        for name, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"{name} must be between 0 and 1, got {share}")
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_available_nodes, self.wait_seconds = min_available_nodes, wait_seconds
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        self.server_lr, self.root_fn = server_lr, root_fn
+        self.history: list[dict[str, Any]] = []
+        """A line a client and round: weight, score, flag, dropped and why."""
+        self._random = random.Random(seed)
+        self._arrays = ArrayRecord()
+
+    def summary(self) -> None:
+        """Log what this is."""
+        log(INFO, "\t└──> wardround rule: %r", self.rule)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message a sampled node; remembers the model that updates are measured from."""
+        self._arrays = arrays
+        config["server-round"] = server_round
+        policy = self.rule.client_policy
+        if policy.prox_mu is not None:
+            config["proximal-mu"] = float(policy.prox_mu)
+        return self._messages(arrays, config, grid, self.fraction_train, MessageType.TRAIN)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message a sampled node."""
+        config["server-round"] = server_round
+        return self._messages(arrays, config, grid, self.fraction_evaluate, MessageType.EVALUATE)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The model moved on by what the rule makes of the answers; the same model where it can make nothing."""
+        given = _first_of_each(replies)
+        if not given or not self._arrays:
+            return None, None
+        layout, start = _flattened(self._arrays)
+        answers = Answers(list(given), layout.size, start.dtype)
+        for client, content in given.items():
+            answers.take(client, self._note(content, layout, start))
+        answers.close([], 0.0, SAMPLE_CAP)
+        try:
+            result = self._aggregate(server_round, answers, layout, start)
+        except (
+            WardroundError
+        ) as error:  # too few for the rule, no root update: the round is lost, not the run
+            result = Aggregation(torch.zeros_like(start), skipped=str(error))
+        if result.skipped is not None:
+            log(INFO, "round %s skipped: %s", server_round, result.skipped)
+        self._tell(server_round, answers, result)
+        moved = start + self.server_lr * result.delta.to(start.dtype)
+        return _shaped(self._arrays, layout, moved), self._metrics(given, answers, result)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean of what clients report, weighted by their samples; answers that are none are left out."""
+        found = {}
+        for client, content in _first_of_each(replies).items():
+            metrics = _numbers(content)
+            count = metrics.get(self.weighted_by_key, 0.0)
+            if math.isfinite(count) and count > 0:
+                found[client] = metrics
+        weights = {client: metrics[self.weighted_by_key] for client, metrics in found.items()}
+        if weights:
+            middle = sorted(weights.values())[len(weights) // 2]
+            weights = {client: min(count, SAMPLE_CAP * middle) for client, count in weights.items()}
+        return _mean(found, weights, self.weighted_by_key)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rule remembers, to be kept beside the model by an app that wants to resume."""
+        return self.rule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.rule.load_state_dict(state)
+
+    def _messages(
+        self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, fraction: float, kind: str
+    ) -> list[Message]:
+        if fraction == 0:
+            return []
+        end = time.monotonic() + self.wait_seconds
+        while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes and time.monotonic() < end:
+            time.sleep(1.0)
+        count = min(len(nodes), max(1, round(fraction * len(nodes))))
+        chosen = sorted(self._random.sample(nodes, count))
+        log(INFO, "%s: %s of %s nodes", kind, len(chosen), len(nodes))
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return [Message(content, node, kind) for node in chosen]
+
+    def _note(self, content: RecordDict, layout: Layout, start: torch.Tensor) -> Reply:
+        """A client's model as an update; empty where it is none."""
+        metrics = _numbers(content)
+        told = {SAMPLES: metrics[self.weighted_by_key]} if self.weighted_by_key in metrics else {}
+        loss = next((metrics[name] for name in LOSSES if name in metrics), math.nan)
+        records = list(content.array_records.values())
+        try:
+            arrays = {name: array.numpy() for name, array in records[0].items()} if len(records) == 1 else {}
+            parts = [arrays[name] for name in layout.names]
+            if any(part.shape != shape for part, shape in zip(parts, layout.shapes, strict=True)):
+                raise ValueError("other shapes")
+            flat = np.concatenate([part.reshape(-1).astype(np.float64) for part in parts])
+        except Exception:  # missing keys, other shapes, words instead of numbers, bytes that are no array
+            return Note({}, {**told, "loss": loss})
+        update = (torch.from_numpy(flat) - start.double()).to(start.dtype).numpy()
+        return Note({}, {**told, "loss": loss}, {"update": update})
+
+    def _aggregate(self, round: int, answers: Answers, layout: Layout, start: torch.Tensor) -> Aggregation:
+        root = None
+        if self.root_fn is not None:
+            own_layout, trained = _flattened(self.root_fn(round, self._arrays))
+            if own_layout.names != layout.names or own_layout.shapes != layout.shapes:
+                raise WardroundError("root_fn returned other arrays than it was given")
+            root = trained - start
+        return self.rule.aggregate(answers.updates(layout), round, start, root)
+
+    def _tell(self, round: int, answers: Answers, result: Aggregation) -> None:
+        clients = answers.answered
+        for row, client in enumerate(clients):
+            columns = {"weight": result.weights, "score": result.scores, "flag": result.flags}
+            self.history.append(
+                {
+                    "round": round,
+                    "client": client,
+                    **{name: None if v is None else v[row].item() for name, v in columns.items()},
+                    "dropped": answers.problems.get(client) or result.dropped.get(client),
+                }
+            )
+            if answers.problems.get(client):
+                log(INFO, "round %s: without %s (%s)", round, client, answers.problems[client])
+
+    def _metrics(
+        self, given: Mapping[str, RecordDict], answers: Answers, result: Aggregation
+    ) -> MetricRecord | None:
+        """Mean of the clients' metrics by the rule's weights (equal ones where it has none)."""
+        clients = answers.answered
+        shares = [1.0] * len(clients) if result.weights is None else result.weights.tolist()
+        weights = {c: share for c, share in zip(clients, shares, strict=False) if c not in answers.problems}
+        return _mean({client: _numbers(given[client]) for client in weights}, weights, self.weighted_by_key)
+
+
+def _first_of_each(replies: Iterable[Message]) -> dict[str, RecordDict]:
+    """Node → what it answered; errors are nobody's answer, and a second answer does not count."""
+    found: dict[str, RecordDict] = {}
+    for message in replies or ():
+        if message.has_error():
+            log(INFO, "error reply: %s", (message.error.reason or "").strip()[-200:])
+        elif message.has_content():
+            found.setdefault(f"node-{message.metadata.src_node_id}", message.content)
+    return dict(sorted(found.items()))
+
+
+def _flattened(arrays: ArrayRecord) -> tuple[Layout, torch.Tensor]:
+    """The floating-point arrays end to end."""
+    values = {name: array.numpy() for name, array in arrays.items()}
+    values = {name: value for name, value in values.items() if value.dtype.kind == "f"}
+    layout = Layout(tuple(values), tuple(value.shape for value in values.values()))
+    kind = np.float64 if any(value.dtype == np.float64 for value in values.values()) else np.float32
+    flat = np.concatenate([value.reshape(-1).astype(kind) for value in values.values()])
+    return layout, torch.from_numpy(flat)
+
+
+def _shaped(like: ArrayRecord, layout: Layout, vector: torch.Tensor) -> ArrayRecord:
+    """The vector as arrays of the same names, shapes and kinds; what is no floating point stays as it was."""
+    moved = {name: value.numpy() for name, value in layout.unflatten(vector).items()}
+    return ArrayRecord(
+        {
+            name: Array(moved[name].astype(array.dtype)) if name in moved else array
+            for name, array in like.items()
+        }
+    )
+
+
+def _numbers(content: RecordDict) -> dict[str, float]:
+    return {
+        name: float(value)
+        for record in content.metric_records.values()
+        for name, value in record.items()
+        if isinstance(value, int | float) and abs(value) < 1e308
+    }
+
+
+def _mean(
+    metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, float], without: str
+) -> MetricRecord | None:
+    names = dict.fromkeys(name for own in metrics.values() for name in own if name != without)
+    told = {}
+    for name in names:
+        who = [c for c in metrics if name in metrics[c] and math.isfinite(metrics[c][name])]
+        total = sum(weights[client] for client in who)
+        if total > 0:
+            told[name] = sum(weights[client] * metrics[client][name] for client in who) / total
+    return MetricRecord(told) if told else None
