@@ -61,7 +61,8 @@ def test_a_rule_does_what_it_does_elsewhere(rule):
     _, arrays, _ = rounds(rule, sent)
     names = [f"node-{node}" for node in range(2, 8)]
     sent = Updates(rows, names, [10.0] * 6, {"loss": [0.5] * 6})
-    expected = aggregators.create(rule).aggregate(sent, 1, torch.zeros(5)).delta
+    start = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])
+    expected = aggregators.create(rule).aggregate(sent, 1, start).delta
     np.testing.assert_allclose(arrays["w"].numpy().reshape(-1), expected[:4], atol=1e-5)
     np.testing.assert_allclose(arrays["b"].numpy(), 1 + expected[4:], atol=1e-5)
     assert arrays["counter"].numpy() == 7, "integers are not averaged"

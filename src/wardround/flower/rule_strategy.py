@@ -263,7 +263,7 @@ def _mean(
     metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, float], without: str
 ) -> MetricRecord | None:
     names = dict.fromkeys(name for own in metrics.values() for name in own if name != without)
-    told = {}
+    told: dict[str, Any] = {}
     for name in names:
         who = [c for c in metrics if name in metrics[c] and math.isfinite(metrics[c][name])]
         total = sum(weights[client] for client in who)
