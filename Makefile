@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt
 
-.PHONY: demo test check lint bench browser clean
+.PHONY: demo test check lint bench docs browser clean
 
 demo: .venv/.core
 	$(BIN)/wardround demo
@@ -22,6 +22,9 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python benchmarks/run.py
 
+docs: .venv/.dev  ## site/index.html, with every warning an error
+	$(BIN)/python docs/build_site.py site
+
 # The page is tested in a real browser. Where none can be installed, those tests skip and say so.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
@@ -29,7 +32,7 @@ browser:
 		echo "no Chromium: install it (Debian: apt-get install chromium) to run the browser tests"
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # `python -m pip` throughout: a console script would break when the folder is moved.
 .venv/bin/python:
@@ -41,5 +44,5 @@ clean:
 	@touch $@
 
 .venv/.dev: .venv/.core
-	$(LOCKED) --editable ".[fast,figures,flower,imaging,live,privacy,ray,redteam,tracking,dev]"
+	$(LOCKED) --editable ".[docs,fast,figures,flower,imaging,live,privacy,ray,redteam,tracking,dev]"
 	@touch $@

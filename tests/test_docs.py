@@ -1,37 +1,149 @@
-"""What the documents promise: their Python runs, their links lead somewhere, their YAML is a configuration."""
+"""What the documents promise: their Python runs, their links lead somewhere, their YAML is a configuration, and
+their commands have the options they are shown with."""
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
+import typer
 import yaml
 
-from wardround.experiments import expand, load_config
+from wardround import aggregators, attacks, datasets, models
+from wardround.cli import app
+from wardround.experiments import RunConfig, expand, load_config
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PROJECT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES = sorted([*(page for page in PROJECT if page.exists()), *(ROOT / "docs").rglob("*.md")])
+SHELLS = "sh|bash|shell|console"
+COMMANDS = typer.main.get_command(app)
+
+
+def named(pages):
+    return {"argvalues": pages, "ids": [page.name for page in pages]}
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+    return re.findall(rf"^ *```(?:{language})\n(.*?)^ *```", page.read_text(), re.S | re.M)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def prose(page: Path) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.S | re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings get on the site and on code hosts."""
+    headings = re.findall(r"^#+ +(.+?)\s*$", prose(page), re.M)
+    plain = (re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", **named(PAGES))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\((?!https?://|mailto:)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {file.name} has no heading #{anchor}"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.name)
-def test_python_runs(page, tmp_path, monkeypatch):
+@pytest.fixture
+def registries(monkeypatch):
+    """Members that a sample registers are gone after it."""
+    for registry in (aggregators.registry, attacks.registry, datasets.registry, models.registry):
+        registry.available()
+        monkeypatch.setattr(registry, "_members", dict(registry._members))
+
+
+@pytest.mark.parametrize("page", **named([page for page in PAGES if blocks(page, "python")]))
+def test_python_runs(page, tmp_path, monkeypatch, registries):
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
+    names: dict = {"__name__": "sample"}
     for code in blocks(page, "python"):
-        if ">>> " not in code:  # a session is compared with what it prints, in the tests of its subject
-            exec(compile(code, str(page), "exec"), names)
+        if not code.startswith(
+            ">>> "
+        ):  # a session is compared with what it prints, in the tests of its subject
+            exec(compile(code, str(page), "exec", dont_inherit=True), names)
+
+
+@pytest.mark.parametrize("page", **named([page for page in PAGES if blocks(page, "ya?ml")]))
+def test_configurations_are_valid(page):
+    for block in blocks(page, "ya?ml"):
+        values = yaml.safe_load(block)
+        if {"base", "axes", "runs"} & values.keys():
+            assert expand(values)
+        elif values.keys() <= RunConfig.model_fields.keys():
+            assert load_config(values)
 
 
 def test_the_configurations_in_the_page_on_runs_are_valid():
     run, matrix = (yaml.safe_load(block) for block in blocks(ROOT / "docs" / "runs.md", "yaml"))
     assert load_config(run).rounds == 100
     assert len(expand(matrix)) == 36
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every command of a page's shell samples, and every `wardround …` in its text, in words."""
+    shown = "\n".join(blocks(page, SHELLS)).replace("\\\n", " ").splitlines()
+    shown += re.findall(r"`(wardround [^`]+)`", prose(page).replace("\n", " "))
+    lines = (line.strip().removeprefix("$ ") for line in shown)
+    parts = (part for line in lines for part in re.split(r"&&|\|\||[|;]", line))
+    words = (shlex.split(part, comments=True) for part in parts if part.count('"') % 2 == 0)
+    return [word for word in words if word]
+
+
+def complaint(words: list[str]) -> str | None:
+    """What is wrong with a `wardround` command; None if nothing is."""
+    command: click.Command = COMMANDS
+    for word in words[1:]:
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            if word not in command.commands:
+                return None if re.search(r"[^\w-]|^[A-Z]+$", word) else f"there is no {command.name} {word}"
+            command = command.commands[word]
+        elif re.match(r"--?[a-z]", word):
+            known = {
+                name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
+            }
+            if word.split("=")[0] not in known | {"--help", "-h"}:
+                return f"{command.name} has no option {word}"
+    return None
+
+
+@pytest.mark.parametrize("page", **named([page for page in PAGES if commands(page)]))
+def test_commands_exist(page):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    for words in commands(page):
+        program = words[0].rsplit("/", 1)[-1]
+        if program == "wardround":
+            assert not complaint(words), f"{page.name}: {' '.join(words)}: {complaint(words)}"
+        elif program == "make":
+            assert set(words[1:]) <= targets, f"{page.name}: {' '.join(words)}"
+        elif (
+            program.startswith("python") and len(words) > 1 and words[1].startswith(("docs/", "benchmarks/"))
+        ):
+            assert (ROOT / words[1]).exists(), f"{page.name}: {words[1]}"
+
+
+def test_a_wrong_command_is_found():
+    assert complaint(shlex.split("wardround matrix caac-core --jbos 2")) == "matrix has no option --jbos"
+    assert complaint(shlex.split("wardround marvel caac-core"))
+    assert complaint(shlex.split("wardround matrix caac-core --jobs 2")) is None
+
+
+def test_every_extra_that_is_named_exists():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for file in [*PAGES, *(ROOT / "src").rglob("*.py")]:
+        for group in re.findall(r"wardround\[([a-z,]+)\]", file.read_text()):
+            assert set(group.split(",")) <= extras.keys(), f"{file.name}: wardround[{group}]"
+
+
+@pytest.mark.parametrize("kind", ["rules", "attacks"])
+def test_overviews_name_every_member(kind):
+    registry = {"rules": aggregators, "attacks": attacks}[kind]
+    pages = [ROOT / "docs" / f"{kind}.md", ROOT / "docs" / "fedbnp.md", ROOT / "docs" / "caac-guard.md"]
+    text = "".join(page.read_text() for page in pages if page.exists())
+    missing = [name for name in registry.available() if f"`{name}`" not in text and f"### {name}" not in text]
+    assert not missing

@@ -98,12 +98,16 @@ def root(
 
 
 @app.command()
-def demo(out: Out = Path("runs/demo"), jobs: Jobs = CORES) -> None:
+def demo(
+    out: Out = Path("runs/demo"),
+    jobs: Jobs = CORES,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, and 25 rounds instead of 50.")] = False,
+) -> None:
     """Real data, honest and attacked, FedAvg against robust rules: a table and a page in about two minutes."""
     from wardround.analysis import compare, load_runs
     from wardround.report.console import comparison_table, console
 
-    configs = _run_matrix("demo", out, jobs)
+    configs = _run_matrix("demo", out, jobs, quick=quick)
     runs = load_runs([out / config.run_name for config in configs])
     title = "20 hospitals predict death in intensive care; 4 turn malicious in round 15"
     console.print(comparison_table(compare(runs), title))
@@ -197,6 +201,7 @@ def _run_matrix(
     ray_address: str | None = None,
     track: TrackerName | None = None,
     track_uri: str | None = None,
+    quick: bool = False,
 ) -> list[RunConfig]:
     from wardround.experiments import expand, presets, run_many
     from wardround.experiments.estimate import estimate
@@ -204,6 +209,8 @@ def _run_matrix(
     from wardround.report.console import progress
 
     values, where = presets.matrix_from(name)
+    if quick:
+        values["base"]["rounds"], values["seeds"] = 25, [0]
     configs = expand(values, where)
     total = sum(config.rounds for config in configs)
     if dry_run:

@@ -62,20 +62,29 @@ class Caac(Aggregator):
         gamma: float = Field(0.1, ge=0, le=1)
         """How fast reliability moves."""
         lambda_mag: float = Field(0.4, ge=0)
+        """Weight of the norm's departure in the anomaly."""
         lambda_dir: float = Field(0.4, ge=0)
+        """Weight of the direction's."""
         lambda_temp: float = Field(0.2, ge=0)
+        """Weight of the running average's movement."""
         tau_anom: float = Field(2.0, gt=0)
         """Anomaly from which a client is flagged."""
         f_min: float = Field(0.25, ge=0)
+        """Least multiple of the median norm that a row is clipped to."""
         f_max: float = Field(2.0, gt=0)
+        """Greatest multiple."""
         alpha: float = Field(0.5, ge=0)
+        """How fast the clipping threshold falls with the anomaly."""
         delta: float = Field(0.5, ge=0)
+        """How much reliability raises the threshold."""
         beta_w: float = Field(0.5, ge=0)
+        """How fast the weight falls with the anomaly."""
         t_boot: int = Field(10, ge=0)
         """Bootstrap rounds (up to twice as many where clients are seen rarely)."""
         bootstrap_clip: float | None = Field(None, gt=0)
         """Clipping norm of the bootstrap; None: the median norm of round 1."""
         epsilon: float = Field(1e-8, gt=0)
+        """Keeps quotients finite."""
         sample_cap: float | None = Field(None, ge=1)
         """Bound on reported sample counts in the bootstrap, as a multiple of their median."""
 

@@ -40,6 +40,7 @@ class Rfa(Aggregator):
         nu: float = Field(1e-6, gt=0)
         """Smoothing: no distance counts as shorter."""
         iterations: int = Field(100, ge=1)
+        """Steps at most."""
         tolerance: float = Field(1e-6, ge=0)
         """Stop when z moves by less than this share of its length."""
         sample_cap: float | None = Field(None, ge=1)

@@ -30,6 +30,7 @@ class AdditiveNoise(Attack):
 
     class Params(Parameters):
         std: Annotated[float, Range(0.001, 10, log=True)] = Field(5.0, gt=0)
+        """Standard deviation of every coordinate."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:

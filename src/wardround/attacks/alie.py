@@ -48,6 +48,7 @@ class Alie(Attack):
         match_norm: bool = False
         """Rescale the row to the median norm of the known updates."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
+        """Whose honest updates are known: everyone's, or the attackers' own."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known = knowledge.known(own)

@@ -50,6 +50,7 @@ class FangKrum(Attack):
         threshold: Annotated[float, FIXED] = Field(1e-5, gt=0)
         """λ is not halved below this."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
+        """Whose honest updates are known: everyone's, or the attackers' own."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, count = knowledge.known(own), len(own)

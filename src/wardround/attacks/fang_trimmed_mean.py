@@ -50,6 +50,7 @@ class FangTrimmedMean(Attack):
         of: Literal["update", "parameters"] = "update"
         """What the ranges are taken of."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
+        """Whose honest updates are known: everyone's, or the attackers' own."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, benign = knowledge.known(own), knowledge.other_rows(own)

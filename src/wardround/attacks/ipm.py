@@ -40,6 +40,7 @@ class InnerProductManipulation(Attack):
         match_norm: bool = False
         """Give each row the norm of the client's own honest update."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
+        """Whose honest updates are known: everyone's, or the attackers' own."""
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         mean = mean_of(knowledge.known(own))

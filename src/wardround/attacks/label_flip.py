@@ -43,8 +43,11 @@ class LabelFlip(Attack):
         p: float = Field(0.8, ge=0, le=1)
         """Probability that a label is flipped."""
         mode: Annotated[Literal["random", "invert", "source-target"], Choice(("random", "invert"))] = "random"
+        """Which label takes the old one's place."""
         source: Annotated[int | None, FIXED] = Field(None, ge=0)
+        """The class that is flipped (source-target)."""
         target: Annotated[int | None, FIXED] = Field(None, ge=0)
+        """The class it becomes (source-target)."""
 
         @model_validator(mode="before")
         @classmethod

@@ -69,6 +69,7 @@ class WithinDistance(Attack):
         perturbation: Perturbation = "std"
         """p: minus the std of the known updates, minus their unit mean, or minus the sign of their mean."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
+        """Whose honest updates are known: everyone's, or the attackers' own."""
 
     def largest(self, geometry: Geometry) -> float:
         """The largest γ within the attack's bound."""

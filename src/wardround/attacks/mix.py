@@ -41,6 +41,7 @@ class Mix(Attack):
 
     class Params(Parameters):
         parts: tuple[dict[str, Any], ...] = Field(DOS_MIX, min_length=1)
+        """Attacks and their shares of the Byzantine clients, which sum to 1."""
 
         @field_validator("parts")
         @classmethod

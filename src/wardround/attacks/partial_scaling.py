@@ -32,6 +32,7 @@ class PartialScaling(Attack):
 
     class Params(Parameters):
         factor: Annotated[float, Range(-100, 100)] = 10.0
+        """What the masked coordinates are multiplied by."""
         rho: float = Field(0.5, ge=0, le=1)
         """Share of the coordinates that are scaled."""
 

@@ -34,6 +34,7 @@ class Scaling(Attack):
 
     class Params(Parameters):
         factor: Annotated[float, Range(-100, 100)] = 10.0
+        """What is sent, as a multiple of what was learnt; it may be negative."""
         of: Literal["update", "parameters"] = "update"
         """What is multiplied: the update, or the whole local model as the DOS paper does."""
 

@@ -42,6 +42,7 @@ class ScoreLie(Attack):
         factor: Annotated[float, Range(0.01, 1000, log=True)] = Field(10.0, gt=0)
         """What a single liar multiplies its score by."""
         collude: bool = False
+        """All liars report one score inside the honest range."""
         quantile: float = Field(0.95, ge=0, le=1)
         """Where in the honest scores the colluders place theirs."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")

@@ -1,0 +1,1 @@
+"""What turns the pages of docs/, the registries and the docstrings into a site."""

@@ -1,0 +1,60 @@
+"""The dialect of the project's docstrings, made into reStructuredText.
+
+Docstrings hold plain text, `code`, lists, `.. math::` and sessions. What else reStructuredText would see in
+them (|n|, *, a trailing underscore) stands for itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+LITERAL = re.compile(r"(:\w+:`[^`]*`|``.+?``|`[^`\n]+`)")
+SPECIAL = re.compile(r"([*|]|(?<=\w)_(?!\w))")
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """The same text with everything escaped that is not meant as markup."""
+    written: list[str] = []
+    directive: int | None = None  # indentation of the directive whose body we are in
+    session = False
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        text = line.strip()
+        if directive is not None and text and indent <= directive:
+            directive = None
+        if text.startswith(".. "):
+            directive = indent
+        session = bool(text) and (session or text.startswith(">>>"))
+        item = re.match(r"\s*([-*]|\d+\.) ", line)
+        if directive is not None or session:
+            written.append(line)
+            continue
+        after_text = bool(written) and bool(written[-1].strip())
+        if item and after_text and not re.match(r"\s*([-*]|\d+\.) ", written[-1]) and not _in_item(written):
+            written.append("")  # a list needs a blank line before it
+        start = item.end() if item else 0
+        written.append(line[:start] + _escaped(line[start:]))
+    return written
+
+
+def _in_item(written: list[str]) -> bool:
+    """Does the last line go on with an item of a list?"""
+    for line in reversed(written):
+        if not line.strip():
+            return False
+        if re.match(r"\s*([-*]|\d+\.) ", line):
+            return True
+    return False
+
+
+def _escaped(text: str) -> str:
+    parts = LITERAL.split(text)
+    return "".join(part if i % 2 else SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts))
+
+
+def halves(docstring: str | None) -> tuple[str, str]:
+    """A member's docstring as reStructuredText: what it says, and the session that shows it."""
+    text = inspect.cleandoc(docstring or "")
+    said, arrow, shown = text.partition(">>> ")
+    return "\n".join(as_rst(said.strip().splitlines())), arrow + shown

@@ -1,0 +1,24 @@
+"""The docstrings' dialect becomes reStructuredText that means the same."""
+
+from sitegen.docstrings import as_rst, halves
+
+
+def test_what_is_no_markup_stands_for_itself():
+    assert as_rst(["A = |n − μ| and x_ * y", "see `a|b` and :math:`|x|`"]) == [
+        r"A = \|n − μ\| and x\_ \* y",
+        "see `a|b` and :math:`|x|`",
+    ]
+
+
+def test_formulas_and_sessions_are_left_alone():
+    text = [".. math:: |x|*", "    y_*", "", "after|", "", ">>> 2 * 3  # |x|", "6"]
+    assert as_rst(text) == [".. math:: |x|*", "    y_*", "", r"after\|", "", ">>> 2 * 3  # |x|", "6"]
+
+
+def test_a_list_right_after_a_line_of_text_is_one():
+    assert as_rst(["These:", "- one", "  goes on", "- two"]) == ["These:", "", "- one", "  goes on", "- two"]
+
+
+def test_a_docstring_is_parted_before_its_example():
+    said, shown = halves("Says |x|.\n\n    >>> 1\n    1\n")
+    assert (said, shown.split()) == (r"Says \|x\|.", [">>>", "1", "1"])
