@@ -32,15 +32,29 @@ def test_the_citation_has_what_its_format_asks_for():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["cff-version"] == "1.2.0"
     assert {"authors", "message", "title"} <= citation.keys()
-    known = {"cff-version", "message", "type", "title", "abstract", "authors", "version", "license", "keywords"}
+    known = {
+        "cff-version",
+        "message",
+        "type",
+        "title",
+        "abstract",
+        "authors",
+        "version",
+        "license",
+        "keywords",
+    }
     assert citation.keys() <= known, "the format allows no keys of one's own"
     assert citation["type"] == "software"
     assert citation["license"] == PROJECT["license"] == "Apache-2.0"
     assert all("name" in author or "family-names" in author for author in citation["authors"])
-    assert all(isinstance(value, str) for value in (citation["version"], citation["title"], citation["message"]))
+    assert all(
+        isinstance(value, str) for value in (citation["version"], citation["title"], citation["message"])
+    )
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.stem != "config"], ids=lambda form: form.stem)
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if form.stem != "config"], ids=lambda form: form.stem
+)
 def test_issue_forms_are_forms(form):
     values = yaml.safe_load(form.read_text())
     assert {"name", "description", "body"} <= values.keys()
@@ -57,7 +71,9 @@ def tracked_data() -> set[str]:
     return {
         file.relative_to(ROOT / "src").as_posix()
         for file in files
-        if file.is_file() and file.suffix not in (".py", ".pyc", ".nbi", ".nbc") and ".egg-info" not in str(file)
+        if file.is_file()
+        and file.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+        and ".egg-info" not in str(file)
     }
 
 
