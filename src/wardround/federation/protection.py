@@ -81,6 +81,16 @@ class Protection:
                 f"at least min_cohort = {self.params.min_cohort}"
             )
 
+    @property
+    def sealed(self) -> bool:
+        """Do clients encrypt what they send?"""
+        return self.channel is not None
+
+    def begin_again(self) -> None:
+        """A new session with the steward that goes on from this one: a round is tried once in a session."""
+        if self.channel is not None:
+            self.channel.session = self.channel.steward.begin(after=self.channel.session)
+
     def before(self, round: int, releases: dict[str, Release]) -> None:
         """Stop here if the round would overspend the budget."""
         if self.ledger is not None:

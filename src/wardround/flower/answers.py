@@ -14,9 +14,10 @@ from torch import Tensor
 
 from wardround.flower.exchange import Failure, Reply
 from wardround.flower.messages import SAMPLES, VALIDATION
+from wardround.privacy.steward import Deposit
 from wardround.updates import Layout, Updates
 
-__all__ = ["Answers", "judgement"]
+__all__ = ["Answers", "SealedAnswers", "judgement"]
 
 MOST_SAMPLES = 2**53
 """No count beyond this is a count: floats cannot tell it from its neighbour."""
@@ -27,16 +28,20 @@ class Answers:
     """The updates of one round as they come in. A row is filled as its answer arrives: messages need not be kept."""
 
     def __init__(self, clients: Sequence[str], dimension: int, dtype: torch.dtype) -> None:
-        self.clients = tuple(clients)
-        self.rows = {client: row for row, client in enumerate(clients)}
-        self.matrix = torch.full((len(clients), dimension), math.nan, dtype=dtype)
+        self.clients, self.dimension, self.dtype = tuple(clients), dimension, dtype
         self.samples: dict[str, float] = {}
         self.loss: dict[str, float] = {}
         self.hashes: dict[str, str] = {}
+        self.norms: dict[str, float] = {}
         self.problems: dict[str, str] = {}
         """Client → why what it sent is of no use."""
         self.silent: dict[str, str] = {}
         """Client → why it sent nothing."""
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self.rows = {client: row for row, client in enumerate(self.clients)}
+        self.matrix = torch.full((len(self.clients), self.dimension), math.nan, dtype=self.dtype)
 
     def take(self, client: str, reply: Reply) -> None:
         """Look at one answer."""
@@ -46,29 +51,25 @@ class Answers:
         count, loss = reply.metrics.get(SAMPLES), reply.metrics.get("loss", math.nan)
         self.samples[client] = float(count) if count is not None and abs(count) <= MOST_SAMPLES else math.inf
         self.loss[client] = float(loss)
-        update = reply.arrays.get("update")
-        problem = self._problem(update, count)
+        problem = self._keep(client, reply.arrays) or _no_count(count)
         if problem is not None:
             self.problems[client] = problem
-        if update is not None:
-            self.hashes[client] = hashlib.sha256(update.tobytes()).hexdigest()
-            if problem is None:
-                self.matrix[self.rows[client]] = torch.from_numpy(update.copy())
 
-    def _problem(self, update: np.ndarray | None, count: float | None) -> str | None:
+    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+        """Put the client's update where the rule will look for it; what is wrong with it."""
+        update, expected = arrays.get("update"), (self.dimension,)
         if update is None:
             return "no update in its answer"
-        expected = (self.matrix.shape[1],)
+        self.hashes[client] = hashlib.sha256(update.tobytes()).hexdigest()
         if update.shape != expected:
             return f"an update of shape {update.shape} instead of {expected}"
         if update.dtype.kind != "f":
             return f"an update of kind {update.dtype}"
-        if not np.isfinite(update).all():
+        row = torch.from_numpy(update.copy())
+        self.norms[client] = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+        if not math.isfinite(self.norms[client]):
             return "not finite"
-        if count is None:
-            return "no sample count in its answer"
-        if not 1 <= count <= MOST_SAMPLES:
-            return f"sample count {count:g}"
+        self.matrix[self.rows[client]] = row
         return None
 
     def close(self, unanswered: Sequence[str], deadline: float, sample_cap: float | None) -> None:
@@ -83,7 +84,11 @@ class Answers:
                     self.problems[client] = (
                         f"sample count {self.samples[client]:g} is more than {sample_cap:g} times the median"
                     )
-                    self.matrix[self.rows[client]] = math.nan
+        for client in self.problems:
+            self._clear(client)
+
+    def _clear(self, client: str) -> None:
+        self.matrix[self.rows[client]] = math.nan
 
     @property
     def answered(self) -> list[str]:
@@ -99,22 +104,54 @@ class Answers:
         """What the rule sees: a row for everyone who answered, of NaN where the answer was of no use."""
         clients = self.answered
         rows = [self.rows[client] for client in clients]
-        matrix: Tensor = self.matrix if len(rows) == len(self.clients) else self.matrix[rows]
-        # A count that is none would be told as one: the row is dropped for its NaN, whatever the count.
+        matrix = self.matrix if len(rows) == len(self.clients) else self.matrix[rows]
+        return self._with_reports(matrix, clients, layout)
+
+    def _with_reports(self, matrix: Tensor, clients: Sequence[str], layout: Layout | None) -> Updates:
+        # A count that is none would be told as one: the row is dropped anyway, whatever the count.
         counts = [self.samples[c] if math.isfinite(self.samples[c]) else 0.0 for c in clients]
         return Updates(matrix, clients, counts, {"loss": [self.loss[c] for c in clients]}, layout)
 
     def received(self) -> dict[str, dict[str, Any]]:
         """For the audit log: hash, norm and sample count of what each client sent."""
-        norms = torch.linalg.vector_norm(self.matrix.double(), dim=1).tolist()
         return {
             client: {
                 "sha256": self.hashes.get(client),
-                "norm": norms[self.rows[client]],
+                "norm": self.norms.get(client),
                 "samples": self.samples[client],
             }
             for client in self.answered
         }
+
+
+class SealedAnswers(Answers):
+    """Answers whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
+
+    def _make_room(self) -> None:
+        self.sealed: dict[str, bytes | Deposit] = {}
+
+    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+        ciphertext, tag = arrays.get("ciphertext"), arrays.get("tag")
+        if ciphertext is None or ciphertext.dtype != np.uint8:
+            return "no ciphertext in its answer"
+        content = ciphertext.tobytes()
+        self.hashes[client] = hashlib.sha256(content).hexdigest()
+        self.sealed[client] = content if tag is None else Deposit(content, tag.tobytes())
+        return None
+
+    def _clear(self, client: str) -> None:
+        self.sealed.pop(client, None)
+
+    def updates(self, layout: Layout) -> Updates:
+        """What the server knows of encrypted updates."""
+        clients = self.answered
+        return self._with_reports(torch.zeros(len(clients), 1), clients, None)
+
+
+def _no_count(count: float | None) -> str | None:
+    if count is None:
+        return "no sample count in its answer"
+    return None if 1 <= count <= MOST_SAMPLES else f"sample count {count:g}"
 
 
 def judgement(

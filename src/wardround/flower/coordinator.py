@@ -38,16 +38,18 @@ from wardround.federation.loop import participants
 from wardround.federation.protection import Protection
 from wardround.federation.rounds import RoundResult, peak_memory_mb, timed
 from wardround.federation.server_half import ServerHalf
-from wardround.flower.answers import Answers, judgement
+from wardround.flower.answers import Answers, SealedAnswers, judgement
 from wardround.flower.config import FederationConfig
 from wardround.flower.exchange import Exchange, Reply
 from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note
+from wardround.flower.openings import WatchedSteward
 from wardround.flower.roster import SHAPE, Roster
 from wardround.flower.workshop import network_of, order_of, work_of
 from wardround.privacy.refusals import BudgetSpent
 from wardround.threads import one_thread
 from wardround.training.base import learning_rate
 from wardround.training.engines import make_trainer
+from wardround.updates import Aggregation, Updates
 
 __all__ = ["Coordinator", "QuorumMissed", "coordinate"]
 
@@ -249,6 +251,9 @@ class Coordinator(ServerHalf):
         super().__init__(dataset, model, rule, campaign, self.trainer, run.training, schedule_of(run))
         self.protection = Protection(run.privacy, rule, None, self.layout.size, run.seed)
         self.protection.check_cohort(config.per_round)
+        if (channel := self.protection.channel) is not None:
+            channel.steward = WatchedSteward(channel.steward, self.audit.append)
+        self._asked = 0  # the round that the session with the steward has been used for
 
     def step(self, round: int) -> RoundResult:
         """One round, tried again while the quorum is missed."""
@@ -267,15 +272,14 @@ class Coordinator(ServerHalf):
             answers = self._ask_to_train(chosen, round)
             root_update = self._root_update(round)
         told = answers.updates(self.layout)
-        needed = max(needed, self.rule.minimum_clients(len(told)))
+        least = self.config.run.privacy.min_cohort if self.protection.sealed else 1
+        needed = max(needed, self.rule.minimum_clients(len(told)), least)
         if len(answers.usable) < needed:
             reasons = {**answers.silent, **answers.problems}
             first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
             raise _TooFew(f"{len(answers.usable)} usable updates, {needed} are needed ({first})")
         with timed(seconds, "aggregate"):
-            result = self.protection.aggregate(
-                told, round, lambda sent: self._aggregate(self.rule, sent, round, root_update)
-            )
+            result = self._combine(answers, told, round, root_update)
         result.dropped |= {
             client: why for client, why in answers.problems.items() if client in result.dropped
         }
@@ -288,6 +292,20 @@ class Coordinator(ServerHalf):
         line.memory_mb = peak_memory_mb()
         self._audit_round(line)
         return line
+
+    def _combine(
+        self, answers: Answers, told: Updates, round: int, root_update: Tensor | None
+    ) -> Aggregation:
+        if not isinstance(answers, SealedAnswers):
+            return self.protection.aggregate(
+                told, round, lambda sent: self._aggregate(self.rule, sent, round, root_update)
+            )
+        try:
+            return self.protection.aggregate_sealed(
+                told, answers.sealed, round, self.layout.size, self.weights.dtype
+            )
+        except WardroundError as error:  # the steward cannot be reached: it may be back in a while
+            raise _TooFew(str(error)) from None
 
     def _choose(self, round: int, needed: int, apart: dict[str, str]) -> dict[str, int]:
         """Who is asked this round, of those who are there and not set aside."""
@@ -312,8 +330,14 @@ class Coordinator(ServerHalf):
             "policy": {"prox_mu": policy.prox_mu, "local_batch_norm": policy.local_batch_norm},
             "clients": self.config.clients,
         }
+        if (channel := self.protection.channel) is not None:
+            if self._asked == round:
+                self.protection.begin_again()
+            self._asked = round
+            head |= {"mode": self.config.run.privacy.mode, "session": channel.session}
         deadline = self.params.deadline_seconds
-        answers = Answers(list(chosen), self.layout.size, self.weights.dtype)
+        kind = SealedAnswers if self.protection.sealed else Answers
+        answers = kind(list(chosen), self.layout.size, self.weights.dtype)
         self.exchange.send(Note(head, {}, {"weights": self.weights.numpy()}), chosen, round, deadline)
         unanswered = self.exchange.collect(TRAIN, deadline, answers.take)
         answers.close(sorted(unanswered), deadline, self.params.sample_cap)

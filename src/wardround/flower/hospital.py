@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import secrets
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,9 +25,11 @@ from wardround.federation.evaluation import evaluate
 from wardround.federation.loop import client_data
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.messages import EVALUATE, HELLO, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
+from wardround.flower.sealing import Lock, check_mode
 from wardround.flower.workshop import trained_for, work_of
 from wardround.privacy.dp import clip_and_noise
 from wardround.privacy.params import DpParams
+from wardround.privacy.vault import key_path
 from wardround.threads import one_thread
 from wardround.training.base import ClientData
 from wardround.updates import Layout
@@ -60,7 +63,8 @@ class Hospital(ClientHalf):
         campaign = Campaign(
             attacks.create(attack, **params), byzantine, window.start, window.end, config.seed
         )
-        self._move_in(config.name, dataset, data, test_rows, campaign, config.engine, config.device)
+        lock = None if config.steward_key is None else Lock(config.steward_key, config.name)
+        self._move_in(config.name, dataset, data, test_rows, campaign, config.engine, config.device, lock)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -78,6 +82,9 @@ class Hospital(ClientHalf):
             campaign_of(config.run, assignment.clients),
             config.run.engine,
             config.run.device,
+            None
+            if config.run.privacy.steward_keys is None
+            else _lock_of(config.run.privacy.steward_keys, name),
             repeatable=True,
         )
         return hospital
@@ -91,11 +98,12 @@ class Hospital(ClientHalf):
         campaign: Campaign,
         engine: str,
         device: str,
+        lock: Lock | None,
         repeatable: bool = False,
     ) -> None:
         self.name, self.own, self.test_rows = name, data, test_rows
         self.local_data, self.campaign = dataset, campaign
-        self.engine, self.device, self.repeatable = engine, device, repeatable
+        self.engine, self.device, self.lock, self.repeatable = engine, device, lock, repeatable
         self.local_batch_norm = {}
         self.last_weights: Tensor | None = None
         self.model: nn.Module
@@ -147,7 +155,11 @@ class Hospital(ClientHalf):
         if self.campaign.byzantine:
             self.last_weights = self.weights
         metrics = {name: float(values[0]) for name, values in told.items()}
-        return Note({}, {SAMPLES: len(self.own), **metrics}, {"update": matrix[0].numpy()})
+        update = matrix[0].numpy()
+        if self.lock is None:
+            check_mode(head, "plaintext")
+            return Note({}, {SAMPLES: len(self.own), **metrics}, {"update": update})
+        return Note({}, {SAMPLES: len(self.own), **metrics}, self.lock.seal(update, head))
 
     def _judge_here(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""
@@ -185,11 +197,16 @@ class Hospital(ClientHalf):
         self.weights = torch.from_numpy(weights.copy())
 
     def memory(self) -> bytes:
-        """What the next round needs where another process may do it: own BatchNorm, what an attacker knows."""
-        attack = self.campaign.state_dict()
-        if not (self.local_batch_norm or attack or self.last_weights is not None):
+        """What the next round needs where another process may do it: own BatchNorm, used pads, an attacker's."""
+        attack, sealed = self.campaign.state_dict(), {} if self.lock is None else self.lock.used
+        if not (self.local_batch_norm or attack or sealed or self.last_weights is not None):
             return b""
-        state = {"batch_norm": self.local_batch_norm, "attack": attack, "last_weights": self.last_weights}
+        state = {
+            "batch_norm": self.local_batch_norm,
+            "attack": attack,
+            "last_weights": self.last_weights,
+            "sealed": sealed,
+        }
         content = io.BytesIO()
         torch.save(state, content)
         return content.getvalue()
@@ -199,5 +216,11 @@ class Hospital(ClientHalf):
         state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
         self.local_batch_norm = state.get("batch_norm", {})
         self.last_weights = state.get("last_weights")
+        if self.lock is not None:
+            self.lock.used = state.get("sealed", {})
         if state.get("attack"):
             self.campaign.load_state_dict(state["attack"])
+
+
+def _lock_of(folder: str, client: str) -> Lock:
+    return Lock(key_path(Path(folder), client), client)
