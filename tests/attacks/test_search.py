@@ -10,7 +10,6 @@ from wardround.errors import ParameterError
 from wardround.registry import Parameters
 
 ALL = [name for name in attacks.available() if name != "none"]
-WITHOUT_PARAMETERS = {"none"}
 
 
 def lowest(key, space, default):
@@ -67,5 +66,5 @@ def test_a_parameter_without_a_range_is_refused():
     class Params(Parameters):
         strength: float = 1.0
 
-    with pytest.raises(ParameterError, match="'strength' does not say how far"):
+    with pytest.raises(ParameterError, match=r"Params: 'strength' does not say how far"):
         draw_parameters(Params, lowest)

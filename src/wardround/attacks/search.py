@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic.fields import FieldInfo
 
 from wardround.errors import ParameterError
 from wardround.registry import Parameters
@@ -59,7 +58,7 @@ def draw_parameters(params: type[Parameters], draw: Draw) -> dict[str, Any]:
     >>> draw_parameters(attacks.registry.get("sign-flip").Params, lambda key, space, default: space)
     {'scale': Range(low=0.1, high=100, log=True, whole=False)}
     """
-    spaces = {key: _space_of(key, field) for key, field in params.model_fields.items()}
+    spaces = {key: _space_of(params, key) for key in params.model_fields}
     return {
         key: draw(key, space, params.model_fields[key].default)
         for key, space in spaces.items()
@@ -67,7 +66,8 @@ def draw_parameters(params: type[Parameters], draw: Draw) -> dict[str, Any]:
     }
 
 
-def _space_of(key: str, field: FieldInfo) -> Space:
+def _space_of(params: type[Parameters], key: str) -> Space:
+    field = params.model_fields[key]
     declared = next((mark for mark in field.metadata if isinstance(mark, Range | Choice)), None)
     kind: Any = field.annotation
     if isinstance(declared, Choice):
@@ -82,4 +82,7 @@ def _space_of(key: str, field: FieldInfo) -> Space:
     high = next((mark.le for mark in field.metadata if isinstance(mark, Le)), None)
     if kind in (int, float) and low is not None and high is not None:
         return Range(low, high, whole=kind is int)  # type: ignore[arg-type]
-    raise ParameterError(f"parameter '{key}' does not say how far it may go: annotate it with Range or FIXED")
+    raise ParameterError(
+        f"{params.__qualname__}: '{key}' does not say how far it may be searched; "
+        "annotate it with Range, Choice or FIXED of wardround.attacks.search"
+    )
