@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround import Updates, aggregators
-from wardround.aggregators import kernels, survey
+from wardround.aggregators import survey
 from wardround.aggregators.survey import Survey, Wanted
 from wardround.updates import guard
 
@@ -52,12 +52,23 @@ def test_every_shape(n, d, seed, bad):
         matrix[bad, d // 2] = torch.nan
     rows = [i for i in range(n) if torch.isfinite(matrix[i]).all()]
     wide = matrix[rows].double()
-    for wanted in (Wanted(), Wanted(dots_with=vector), Wanted(gram=True), Wanted(gram=True, centre=vector)):
+    trim = (n - 1) // 2
+    for wanted in (
+        Wanted(),
+        Wanted(dots_with=vector),
+        Wanted(gram=True),
+        Wanted(gram=True, centre=vector),
+        Wanted(trim=trim),
+    ):
         found, kept = surveyed(matrix, wanted)
         assert kept.rows.tolist() == rows
         torch.testing.assert_close(kept.updates.squared_norms, wide.square().sum(1), rtol=1e-6, atol=0)
         if not rows:
             continue
+        if wanted.trim is not None:
+            dropped = min(trim, (len(rows) - 1) // 2)
+            middle = wide.sort(0).values[dropped : len(rows) - dropped].mean(0)
+            torch.testing.assert_close(found.mean_of_middle(dropped), middle.float())
         if wanted.dots_with is not None:
             torch.testing.assert_close(found.dots, wide @ vector.double(), rtol=1e-9, atol=1e-9)
         if wanted.gram:
@@ -71,14 +82,15 @@ def test_every_shape(n, d, seed, bad):
 ONE_READ = {"caac": "norms_and_dots", "fltrust": "norms_and_dots"} | dict.fromkeys(
     ("krum", "multi-krum", "bulyan", "rfa", "dos", "centered-clipping"), "norms_and_gram"
 )
+ONE_READ |= dict.fromkeys(("median", "trimmed-mean"), "norms_and_middle")
 
 
 @pytest.mark.parametrize("name", ONE_READ)
 def test_the_rule_and_the_guard_share_one_read(name, make_updates, monkeypatch):
     """In a round without malformed rows nothing is measured twice."""
     reads = []
-    for kernel in ("squared_norms", "norms_and_dots", "norms_and_gram"):
-        original = getattr(kernels, kernel)
+    for kernel in ("squared_norms", "norms_and_dots", "norms_and_gram", "norms_and_middle", "mean_of_middle"):
+        original = getattr(survey, kernel)
 
         def counted(*args, kernel=kernel, original=original):
             reads.append(kernel)

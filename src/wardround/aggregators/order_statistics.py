@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.aggregators.columns import for_each_range
+from wardround.aggregators.columns import column_ranges, for_each_range
 from wardround.aggregators.compiled import loops_for
+from wardround.updates import row_squared_norms
 
-__all__ = ["GAUSSIAN_MAD", "mean_nearest_median", "mean_of_middle", "median"]
+__all__ = ["GAUSSIAN_MAD", "mean_nearest_median", "mean_of_middle", "median", "norms_and_middle"]
 
 GAUSSIAN_MAD = 0.6744897501960817
 """The median absolute deviation of a standard normal (0.6745): MAD / 0.6745 estimates its standard deviation."""
@@ -38,13 +39,23 @@ def mean_of_middle(matrix: Tensor, dropped: int) -> Tensor:
     >>> mean_of_middle(torch.tensor([[1.0], [900.0], [2.0], [4.0], [-70.0]]), 1)
     tensor([2.3333])
     """
-    n = len(matrix)
+    return norms_and_middle(matrix, dropped)[1]
+
+
+def norms_and_middle(matrix: Tensor, dropped: int) -> tuple[Tensor, Tensor]:
+    """‖U_i‖² of every row in float64, and `mean_of_middle`, which is sound if these are finite; in one read."""
+    n, d = matrix.shape
     if not 0 <= 2 * dropped < n:
         raise ValueError(f"dropping {dropped} values at each end leaves nothing of {n}")
     loops = loops_for(matrix)
-    if loops is not None:
-        return _by_columns(matrix, loops.middle_kernel(n, dropped, n - 1 - dropped))
-    return _by_sorting(matrix, lambda ordered: ordered[dropped : n - dropped].mean(0))
+    if loops is None:
+        middle = _by_sorting(matrix, lambda ordered: ordered[dropped : n - dropped].mean(0))
+        return row_squared_norms(matrix).cpu(), middle
+    kernel = loops.middle_kernel(n, dropped, n - 1 - dropped)
+    middle, norms = matrix.new_empty(d), torch.zeros(len(column_ranges(d)), n, dtype=torch.float64)
+    arrays, parts = (matrix.numpy(), np.arange(n), middle.numpy()), norms.numpy()
+    for_each_range(d, lambda part, a, b: kernel(*arrays, parts[part], a, b))
+    return norms.sum(0), middle
 
 
 def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None = None) -> Tensor:
@@ -60,7 +71,11 @@ def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None
         raise ValueError(f"dropping {dropped} values leaves nothing of {n}")
     loops = loops_for(matrix)
     if loops is not None:
-        return _by_columns(matrix, loops.nearest_kernel(n, dropped), rows)
+        kernel, out = loops.nearest_kernel(n, dropped), matrix.new_empty(matrix.shape[1])
+        indices = np.asarray(range(len(matrix)) if rows is None else rows, dtype=np.int64)
+        arrays = matrix.numpy(), indices, out.numpy()
+        for_each_range(matrix.shape[1], lambda _, a, b: kernel(*arrays, a, b))
+        return out
     width = n - dropped
 
     def mean(ordered: Tensor) -> Tensor:
@@ -72,14 +87,6 @@ def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None
         return ordered.gather(0, inside).mean(0)
 
     return _by_sorting(matrix, mean, rows)
-
-
-def _by_columns(matrix: Tensor, kernel: Callable[..., None], rows: Sequence[int] | None = None) -> Tensor:
-    out = matrix.new_empty(matrix.shape[1])
-    indices = np.asarray(range(len(matrix)) if rows is None else rows, dtype=np.int64)
-    values, result = matrix.numpy(), out.numpy()
-    for_each_range(matrix.shape[1], lambda _, a, b: kernel(values, indices, result, a, b))
-    return out
 
 
 def _by_sorting(

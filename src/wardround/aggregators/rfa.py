@@ -32,7 +32,7 @@ class Rfa(Aggregator):
     >>> import torch
     >>> from wardround import Updates, aggregators
     >>> sent = Updates(torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0], [2.0, 2.0]]))
-    >>> aggregators.create("rfa").aggregate(sent).delta
+    >>> aggregators.create("rfa").aggregate(sent).delta.round(decimals=3)
     tensor([2., 2.])
     """
 

@@ -18,6 +18,7 @@ from wardround.aggregators.kernels import (
     squared_distances,
     squared_norms,
 )
+from wardround.aggregators.order_statistics import mean_of_middle, norms_and_middle
 from wardround.updates import Updates
 
 __all__ = ["Survey", "Wanted"]
@@ -35,6 +36,8 @@ class Wanted:
     """or about this one,"""
     anchor: Tensor | None = None
     """and their projections on this vector (see `CentredGram`)."""
+    trim: int | None = None
+    """Per coordinate the mean without so many values at each end."""
 
 
 class Survey:
@@ -52,11 +55,12 @@ class Survey:
         self._matrix: Tensor | None = None
         self._dots: tuple[Tensor, float] | None = None
         self._geometry: CentredGram | None = None
+        self._middle: tuple[int, Tensor] | None = None
 
     def squared_norms(self, matrix: Tensor) -> Tensor:
         """‖U_i‖², not finite where a row is not; and in the same read what the rule wants. For the guard."""
         wanted, width = self.wanted, matrix.shape[1:]
-        self._matrix, self._dots, self._geometry = matrix, None, None
+        self._forget(matrix)
         vectors = [wanted.dots_with, wanted.centre, wanted.anchor]
         if any(vector is not None and vector.shape != width for vector in vectors):
             return squared_norms(matrix)  # whoever asks for a measurement will be told what does not fit
@@ -65,6 +69,9 @@ class Survey:
         elif wanted.dots_with is not None:
             squared, dots, own = norms_and_dots(matrix, wanted.dots_with)
             self._dots = dots, own
+        elif wanted.trim is not None and 0 <= 2 * wanted.trim < len(matrix):
+            squared, middle = norms_and_middle(matrix, wanted.trim)
+            self._middle = wanted.trim, middle
         else:
             squared = squared_norms(matrix)
         return squared
@@ -72,7 +79,7 @@ class Survey:
     def of(self, updates: Updates) -> Survey:
         """The survey of the rows that passed the guard: as measured, unless some of the measured did not pass."""
         if updates.matrix is not self._matrix:
-            self._matrix, self._dots, self._geometry = updates.matrix, None, None
+            self._forget(updates.matrix)
         self._updates = updates
         return self
 
@@ -111,6 +118,15 @@ class Survey:
     def squared_distances(self) -> Tensor:
         """‖U_i − U_j‖² for all pairs."""
         return squared_distances(self.updates, self.geometry)
+
+    def mean_of_middle(self, dropped: int) -> Tensor:
+        """Per coordinate the mean without the `dropped` smallest and largest values."""
+        if self._middle is None or self._middle[0] != dropped:
+            self._middle = dropped, mean_of_middle(self.updates.matrix, dropped)
+        return self._middle[1]
+
+    def _forget(self, matrix: Tensor) -> None:
+        self._matrix, self._dots, self._geometry, self._middle = matrix, None, None, None
 
     @property
     def _products(self) -> tuple[Tensor, float]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wardround.aggregators.base import ByzantineBound, Context, register
-from wardround.aggregators.order_statistics import mean_of_middle
+from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -26,5 +25,8 @@ class TrimmedMean(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 2, 1
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(trim=self.byzantine(context.clients))
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        return Aggregation(mean_of_middle(updates.matrix, self.byzantine(context.clients)))
+        return Aggregation(context.survey.mean_of_middle(self.byzantine(context.clients)))

@@ -56,10 +56,17 @@ def _compiled(function: Loop, reorder: bool = False) -> Loop:
 
 @functools.cache
 def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
-    """`kernel(matrix, rows, out, start, stop)`: the mean of the sorted values first…last of each column."""
+    """`kernel(matrix, rows, out, norms, start, stop)`: the mean of the sorted values first…last of each column.
 
-    def middle(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
-        mean_of_middle(matrix, rows, out, start, stop, n, first, last)
+    norms[i] += ‖matrix[i]‖² comes first, run by run: one row after the other is the way the memory is read
+    fastest, and the columns are then in the cache.
+    """
+
+    def middle(matrix: Any, rows: Any, out: Any, norms: Any, start: int, stop: int) -> None:
+        for a in range(start, stop, RUN):
+            b = min(a + RUN, stop)
+            add_squared_norms(matrix, norms, a, b)
+            mean_of_middle(matrix, rows, out, a, b, n, first, last)
 
     return _compiled(middle)
 
