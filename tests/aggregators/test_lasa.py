@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from wardround import Layout, aggregators
-from wardround.aggregators import lasa
+from wardround.aggregators import sparsified
 
 
 def lasa_by_definition(matrix, layout, s, lambda_n, lambda_s, dense=False):
@@ -50,7 +50,7 @@ def layout():
     "params", [{}, {"sparsity": 0.6, "lambda_n": 2.0}, {"values": "dense"}, {"sparsity": 0.0}]
 )
 def test_against_the_definition(params, layout, make_updates, monkeypatch, both_paths):
-    monkeypatch.setattr(lasa, "CHUNK", 37)  # tensors larger than a chunk take several
+    monkeypatch.setattr(sparsified, "RANGE", 37)  # tensors larger than a piece take several
     updates = make_updates(11, layout.size, seed=3, layout=layout)
     updates.matrix[0] *= 50
     updates.matrix[1] *= -1

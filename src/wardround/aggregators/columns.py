@@ -7,11 +7,11 @@ results are the same bits on one thread and on many.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-__all__ = ["column_ranges", "for_each_range"]
+__all__ = ["RANGE", "column_ranges", "for_each", "for_each_range"]
 
 RANGE = 32_768
 """Columns of a range: enough work to be worth handing out, few enough to share evenly."""
@@ -30,21 +30,26 @@ def column_ranges(columns: int) -> list[tuple[int, int]]:
 
 
 def for_each_range(columns: int, work: Callable[[int, int, int], None]) -> None:
-    """Call `work(number, start, stop)` for every range. `work` must release the GIL to gain from threads.
+    """Call `work(number, start, stop)` for every range."""
+    ranges = column_ranges(columns)
+    for_each(range(len(ranges)), lambda number: work(number, *ranges[number]))
+
+
+def for_each(numbers: Sequence[int], work: Callable[[int], None]) -> None:
+    """Call `work` for every number. It must release the GIL to gain from threads.
 
     Threads live for one call only: a start costs some microseconds, and a process that forks (a pool of
     experiments) never inherits a pool of dead ones.
     """
-    ranges = [(number, start, stop) for number, (start, stop) in enumerate(column_ranges(columns))]
-    helpers = min(torch.get_num_threads(), len(ranges)) - 1
+    helpers = min(torch.get_num_threads(), len(numbers)) - 1
     if helpers <= 0:
-        for item in ranges:
-            work(*item)
+        for item in numbers:
+            work(item)
         return
-    todo, lock = iter(ranges), threading.Lock()
+    todo, lock = iter(numbers), threading.Lock()
     failures: list[BaseException] = []
 
-    def items() -> Iterator[tuple[int, int, int]]:
+    def items() -> Iterator[int]:
         while True:
             with lock:
                 item = None if failures else next(todo, None)
@@ -55,7 +60,7 @@ def for_each_range(columns: int, work: Callable[[int, int, int], None]) -> None:
     def drain() -> None:
         try:
             for item in items():
-                work(*item)
+                work(item)
         except BaseException as failure:  # handed to the caller's thread below
             failures.append(failure)
 

@@ -29,6 +29,7 @@ __all__ = [
     "row_dots",
     "squared_distances",
     "squared_norms",
+    "summing_precision",
     "weighted_sum",
 ]
 
@@ -48,8 +49,7 @@ def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 0.5]))
     tensor([2., 3.])
     """
-    tiny = (weights != 0) & (weights.abs() < 1e-30)  # would not survive float32
-    precision = torch.float64 if bool(tiny.any()) else matrix.dtype
+    precision = summing_precision(matrix, weights)
     weights = weights.to(matrix.device, precision)
     loops = loops_for(matrix)
     if loops is None:
@@ -59,6 +59,12 @@ def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
     arrays = matrix.numpy(), weights.numpy(), out.numpy()
     for_each_range(matrix.shape[1], lambda _, a, b: loops.sum_rows(*arrays, a, b))
     return out
+
+
+def summing_precision(matrix: Tensor, weights: Tensor) -> torch.dtype:
+    """The matrix's own precision, unless a weight is so small that it would not survive float32."""
+    tiny = (weights != 0) & (weights.abs() < 1e-30)
+    return torch.float64 if bool(tiny.any()) else matrix.dtype
 
 
 def squared_norms(matrix: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,11 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
-from wardround.aggregators.kernels import weighted_sum
+from wardround.aggregators.sparsified import Piece, kept_statistics, magnitude_limits, pieces_of, sum_kept
 from wardround.updates import Aggregation, Layout, Updates
-
-CHUNK = 8_192
-"""Columns worked on at a time, so that the sparsified values never need a second matrix."""
 
 
 @register("lasa")
@@ -61,62 +57,34 @@ class Lasa(Aggregator):
         norms = updates.norms
         median = norms.quantile(0.5)
         scale = torch.where(norms > median, median / norms, 1.0)
-        tensors = _tensors(updates.layout, updates.dimension)
-        thresholds = self._thresholds(updates.matrix, tensors)
-        delta = torch.empty_like(updates.matrix[0])
-        kept = torch.zeros(len(updates), dtype=torch.float64)
-        excess = torch.zeros(len(updates), dtype=torch.float64)
-        for tensor in tensors:
-            limits = thresholds if tensor.sparse else None
-            lengths, balances = self._measure(updates.matrix, tensor, limits, scale)
-            norm_score = _score(lengths) / self.params.lambda_n
-            sign_score = _score(balances) / self.params.lambda_s
-            worst = torch.maximum(norm_score, sign_score)
-            inside = worst <= 1
-            if not bool(inside.any()):
-                inside = torch.ones_like(inside)
-            kept += inside
-            excess += worst
-            weights = scale * inside / inside.sum()
-            averaged = limits if self.params.values == "sparse" else None
-            for columns in tensor.chunks():
-                delta[columns] = weighted_sum(_sparsified(updates.matrix[:, columns], averaged), weights)
-        count = max(1, len(tensors))
-        return Aggregation(
-            delta, scores=excess / count, columns={"kept": kept / count, "clip_scale": scale, "norm": norms}
+        matrix, tensors = updates.matrix, _tensors(updates.layout, updates.dimension)
+        pieces = pieces_of([tensor.columns for tensor in tensors])
+        limits = self._limits(matrix, tensors, pieces)
+        squared, plus, minus = kept_statistics(matrix, pieces, limits)
+        present = plus + minus
+        ratio = torch.where(present > 0, (plus - minus) / present, 0.0)
+        lengths, balances = squared.sqrt() * scale, 0.5 * (1 + (1 - self.params.sparsity) * ratio)
+        excess = torch.maximum(
+            _scores(lengths) / self.params.lambda_n, _scores(balances) / self.params.lambda_s
         )
+        inside = excess <= 1
+        inside |= ~inside.any(1, keepdim=True)  # an empty set means all
+        weights = scale * inside / inside.sum(1, keepdim=True)
+        averaged = limits if self.params.values == "sparse" else torch.zeros_like(limits)
+        delta = sum_kept(matrix, pieces, averaged, weights)
+        columns = {"kept": inside.double().mean(0), "clip_scale": scale, "norm": norms}
+        return Aggregation(delta, scores=excess.mean(0), columns=columns)
 
-    def _thresholds(self, matrix: Tensor, tensors: list[_Slice]) -> Tensor:
-        """Per client the least magnitude that survives; clipping scales a row and does not change its order."""
-        weights = [tensor.columns for tensor in tensors if tensor.sparse]
-        total = sum(columns.stop - columns.start for columns in weights)
+    def _limits(self, matrix: Tensor, tensors: list[_Slice], pieces: list[Piece]) -> Tensor:
+        """Per tensor and client the least magnitude that survives; clipping does not change a row's order."""
+        sparse = torch.tensor([tensor.sparse for tensor in tensors])
+        weights = [piece for piece in pieces if tensors[piece.tensor].sparse]
+        total = sum(piece.stop - piece.start for piece in weights)
         keep = int(total * (1 - self.params.sparsity))
-        limits = torch.zeros(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        if keep == total:
-            return limits
-        for i, row in enumerate(matrix):
-            if keep == 0:  # a tensor of one value: nothing survives
-                limits[i] = torch.inf
-                continue
-            magnitudes = torch.cat([row[columns] for columns in weights]).abs_().cpu().numpy()
-            magnitudes.partition(total - keep)  # in place: kthvalue would need several times the row
-            limits[i] = float(magnitudes[total - keep])
+        limits = matrix.new_zeros(len(tensors), len(matrix))
+        if weights:
+            limits[sparse.to(matrix.device)] = magnitude_limits(matrix, weights, keep)
         return limits
-
-    def _measure(
-        self, matrix: Tensor, tensor: _Slice, limits: Tensor | None, scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Norm and sign balance of the clipped and sparsified tensor, per client, in float64."""
-        squared = torch.zeros(len(matrix), dtype=torch.float64)
-        balance, present = torch.zeros_like(squared), torch.zeros_like(squared)
-        for columns in tensor.chunks():
-            values = _sparsified(matrix[:, columns], limits)
-            squared += torch.linalg.vector_norm(values, dim=1, dtype=torch.float64).square().cpu()
-            signs = values.sign()
-            balance += signs.sum(1, dtype=torch.float64).cpu()
-            present += signs.count_nonzero(1).cpu()
-        ratio = torch.where(present > 0, balance / present, 0.0)
-        return squared.sqrt() * scale, 0.5 * (1 + (1 - self.params.sparsity) * ratio)
 
 
 @dataclass(frozen=True)
@@ -125,10 +93,6 @@ class _Slice:
 
     columns: slice
     sparse: bool
-
-    def chunks(self) -> Iterator[slice]:
-        for start in range(self.columns.start, self.columns.stop, CHUNK):
-            yield slice(start, min(start + CHUNK, self.columns.stop))
 
 
 def _tensors(layout: Layout | None, dimension: int) -> list[_Slice]:
@@ -140,12 +104,8 @@ def _tensors(layout: Layout | None, dimension: int) -> list[_Slice]:
     ]
 
 
-def _sparsified(values: Tensor, limits: Tensor | None) -> Tensor:
-    return values if limits is None else torch.where(values.abs() >= limits[:, None], values, 0.0)
-
-
-def _score(values: Tensor) -> Tensor:
-    """|x − median|/std over the clients, 0 where they do not differ."""
-    spread = values.std(correction=0)
-    deviation = (values - values.quantile(0.5)).abs()
-    return deviation / spread if spread > 0 else torch.zeros_like(values)
+def _scores(values: Tensor) -> Tensor:
+    """Per tensor |x − median|/std over the clients, 0 where they do not differ."""
+    spread = values.std(1, correction=0, keepdim=True)
+    deviation = (values - values.quantile(0.5, dim=1, keepdim=True)).abs()
+    return torch.where(spread > 0, deviation / spread, 0.0)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from torch import Tensor
 
-__all__ = ["TILE", "loops_for"]
+__all__ = ["TILE", "loops_for", "sparse_loops_for"]
 
 MOST_CLIENTS = 128
 """The largest sorting network that is generated: compiling one takes time that grows faster than N."""
@@ -28,6 +28,13 @@ def _loops() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
     return importlib.import_module("wardround.aggregators.compiled.loops")
+
+
+def sparse_loops_for(matrix: Tensor) -> ModuleType | None:
+    """The compiled loops over sparsified rows where they can work on this matrix, else None."""
+    if loops_for(matrix) is None:
+        return None
+    return importlib.import_module("wardround.aggregators.compiled.sparse_loops")
 
 
 def loops_for(matrix: Tensor) -> ModuleType | None:

@@ -16,10 +16,12 @@ from numba import njit
 from wardround.aggregators.compiled import TILE, vector_code
 
 __all__ = [
+    "RUN",
     "SCRATCH_COLUMNS",
     "add_norms_and_dots",
     "add_pair_distances",
     "add_squared_norms",
+    "compiled_loop",
     "gram_kernel",
     "middle_kernel",
     "nearest_kernel",
@@ -41,7 +43,8 @@ add_tile_products: Any = vector_code.add_tile_products
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
-def _compiled(function: Loop, reorder: bool = False) -> Loop:
+def compiled_loop(function: Loop, reorder: bool = False) -> Loop:
+    """The function compiled as all loops are; `reorder` where its sums may run in several lanes."""
     # `reassoc` lets a sum run in several lanes; the order is fixed at compile time, so results repeat.
     fast = {"contract", "reassoc"} if reorder else False
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fast}
@@ -68,7 +71,7 @@ def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
             add_squared_norms(matrix, norms, a, b)
             mean_of_middle(matrix, rows, out, a, b, n, first, last)
 
-    return _compiled(middle)
+    return compiled_loop(middle)
 
 
 @functools.cache
@@ -78,7 +81,7 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     def nearest(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
         mean_of_nearest(matrix, rows, out, start, stop, n, dropped)
 
-    return _compiled(nearest)
+    return compiled_loop(nearest)
 
 
 def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
@@ -253,11 +256,11 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
             totals[k] += total
 
 
-sum_rows = _compiled(_sum_rows)
-add_squared_norms = _compiled(_add_squared_norms, reorder=True)
-add_norms_and_dots = _compiled(_add_norms_and_dots, reorder=True)
-add_gram = _compiled(_add_gram, reorder=True)
-add_pair_distances = _compiled(_add_pair_distances, reorder=True)
+sum_rows = compiled_loop(_sum_rows)
+add_squared_norms = compiled_loop(_add_squared_norms, reorder=True)
+add_norms_and_dots = compiled_loop(_add_norms_and_dots, reorder=True)
+add_gram = compiled_loop(_add_gram, reorder=True)
+add_pair_distances = compiled_loop(_add_pair_distances, reorder=True)
 
 
 @functools.cache
@@ -274,7 +277,7 @@ def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
         ) -> None:  # fmt: skip
             add_gram(matrix, centre, anchor, rows, gram, norms, projections, start, stop)
 
-        return _compiled(about_given)
+        return compiled_loop(about_given)
     first, last = (rows_of_centre - 1) // 2, rows_of_centre // 2
 
     def about_median(
@@ -286,4 +289,4 @@ def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
             mean_of_middle(matrix, sample, centre, a, b, rows_of_centre, first, last)
             add_gram(matrix, centre, anchor, rows, gram, norms, projections, a, b)
 
-    return _compiled(about_median)
+    return compiled_loop(about_median)
