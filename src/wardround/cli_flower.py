@@ -163,7 +163,9 @@ def init_app(
 
         load_federation(config)
     written = write_app(folder, force, config)
-    print(f"{written}: a Flower app; run it by: flwr run {written} local-simulation")
+    print(
+        f"{written}: a Flower app; run it by: flwr run {written} local --federation-config num-supernodes=4"
+    )
 
 
 @flower_app.callback()

@@ -122,7 +122,7 @@ def _go_on(
             if listen is not None:
                 listen(result)
         status = "finished"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Flower ends an app that is told to stop by the latter
         status, reason = "stopped", "interrupted"
         raise
     except BudgetSpent as spent:

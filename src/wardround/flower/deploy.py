@@ -16,6 +16,7 @@ from typing import Any
 
 from wardround.errors import ConfigError, WardroundError, require
 from wardround.experiments.folder import RunFolder
+from wardround.experiments.quarantine import AUDIT_LOG
 from wardround.flower import QUIET
 from wardround.flower.certificates import public_keys
 from wardround.flower.config import FederationConfig, load_federation
@@ -164,10 +165,13 @@ class Server:
 
     def _watch(self, processes: Processes, control: Any, run: int, echo: Echo) -> dict[str, Any]:
         seen = max((line["round"] for line in self.folder.rounds()), default=0)
+        events = Events(self.folder.path / AUDIT_LOG)
         echo(f"waiting for {self.config.clients} hospitals; {seen} of {self.config.run.rounds} rounds done")
         ticks = 0
         while True:
             processes.check()
+            for event in events.new():
+                echo(event)
             lines = [line for line in self.folder.rounds() if line["round"] > seen]
             for line in lines:
                 echo(told(line, self.config.run.rounds))
@@ -179,9 +183,8 @@ class Server:
             time.sleep(TICK)
         summary = self.folder.summary()
         if summary is None or ended:
-            raise WardroundError(
-                f"the run failed: {ended or 'it left no summary'} ({processes.log('superlink')})"
-            )
+            reason = (summary or {}).get("reason") or ended or "it left no summary"
+            raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
         return summary
 
     def _wait_for_old_writer(self, processes: Processes) -> None:
@@ -237,6 +240,33 @@ class Server:
             *(key, str(federation.certificate_key)),
             *(authority, str(federation.root_certificates)),
         ]
+
+
+class Events:
+    """Follows an audit log, for people: who came, who was refused, what is being waited for."""
+
+    TOLD = {
+        "joined": "{client} joined ({samples} samples)",
+        "refused": "refused: {client}: {reason}",
+        "not-introduced": "a hospital did not say who it is: {reason}",
+        "quorum-missed": "too few hospitals: {reason}",
+        "quarantined": "{client} is quarantined: {reason}",
+        "released": "{client} is released: {reason}",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place = path, path.stat().st_size if path.exists() else 0
+
+    def new(self) -> list[str]:
+        """What happened since the last look."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self.place)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self.place += len(whole) + len(end)
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return [self.TOLD[line["event"]].format(**line) for line in lines if line["event"] in self.TOLD]
 
 
 def told(line: dict[str, Any], rounds: int) -> str:

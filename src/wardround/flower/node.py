@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,7 +80,7 @@ class Tasks:
                 got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TASK_TYPE]))
                 if got.HasField("task") and got.token:
                     self._do(got.token)
-            except Exception as error:  # whatever it is must not end the thread that does the work
+            except BaseException as error:  # whatever it is must not end the thread that does the work
                 log.error("a task failed: %s: %s", type(error).__name__, error)
 
     def _do(self, token: str) -> None:
@@ -95,7 +96,8 @@ class Tasks:
         try:
             message, context, _, _ = flower.pull_task_input(client)
             self._remember(context.node_id)
-            status, details = SubStatus.COMPLETED, ""
+            status, details, begin = SubStatus.COMPLETED, "", time.monotonic()
+            what = f"{message.metadata.message_type} for round {message.metadata.group_id or '-'}"
             try:
                 reply = app(message=message, context=context)
             except Exception as error:
@@ -106,6 +108,8 @@ class Tasks:
             del message
             flower.push_message(client, reply, context)
             flower.push_task_output(client, context, status, details)
+            problem = details or (reply.error.reason if reply.has_error() else "done")
+            print(f"{what}: {problem} ({time.monotonic() - begin:.1f} s)", flush=True)
         finally:
             heartbeat.stop()
             client.close()
@@ -155,6 +159,28 @@ class _Heartbeat:
         self._stopped.set()
 
 
+class _Watched:
+    """A node's state that remembers what was put into it. Flower leaves tasks of a stopped run behind."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.tasks: list[int] = []
+        self.messages: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def create_task(self, *args: Any, **named: Any) -> int | None:
+        task = self._state.create_task(*args, **named)
+        if task is not None:
+            self.tasks.append(task)
+        return task
+
+    def store_message(self, message: Any) -> Any:
+        self.messages.append(message.metadata.message_id)
+        return self._state.store_message(message)
+
+
 def _shorten_intervals(poll: float, arrived: threading.Event) -> None:
     from flwr.supercore import heartbeat
     from flwr.supercore.retry import http_retry
@@ -165,13 +191,20 @@ def _shorten_intervals(poll: float, arrived: threading.Event) -> None:
     for module in (heartbeat, fleet_http_connection):
         assert hasattr(module, "HEARTBEAT_DEFAULT_INTERVAL")
         vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = HEARTBEAT
-    pull = start_client_internal._pull_and_store_message
+    pull: Callable[..., int | None] = start_client_internal._pull_and_store_message
 
-    def pull_and_tell(**arguments: Any) -> int | None:
-        run = pull(**arguments)
+    def pull_and_tell(*, state: Any, object_store: Any, **others: Any) -> int | None:
+        watched = _Watched(state)
+        run = pull(state=watched, object_store=object_store, **others)
         if run is not None:
             arrived.set()
-        return run
+            return run
+        for task in watched.tasks:  # whose message cannot be had any more: its run was stopped meanwhile
+            state.finish_task(task, sub_status="failed", details="the run was stopped")
+        for message in watched.messages:
+            state.delete_messages(message_ids=[message])
+            object_store.delete(message)
+        return None
 
     def sleep(seconds: float) -> None:
         time.sleep(poll if seconds > 1 else seconds / 10)  # for messages 3 s, for the app's reply 0.5 s

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -100,6 +100,8 @@ class Processes:
         for process in reversed(self.running.values()):
             if process.poll() is None:
                 process.terminate()
+        _wait(lambda: any(process.poll() is None for process in self.running.values()))
+        _signal(_descendants(), signal.SIGTERM)  # what they left behind
         _wait(lambda: bool(_descendants()))
         while rest := _descendants():
             _signal(rest, signal.SIGKILL)
@@ -226,7 +228,7 @@ def _reap() -> None:
         pass
 
 
-def _wait(busy: object) -> None:
+def _wait(busy: Callable[[], bool]) -> None:
     deadline = time.monotonic() + GRACE
-    while callable(busy) and busy() and time.monotonic() < deadline:
+    while busy() and time.monotonic() < deadline:
         time.sleep(0.05)

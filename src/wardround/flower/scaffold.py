@@ -63,7 +63,7 @@ federation:
 README = """\
 # A wardround federation as a Flower app
 
-    flwr run . local-simulation --federation-config 'num-supernodes=4'
+    flwr run . local --federation-config 'num-supernodes=4'
 
 runs `fed.yaml` on this machine, in Flower's simulation; the run's folder is under `runs/`.
 `--run-config 'config="/path/to/fed.yaml" out="/path/to/runs"'` takes others.
