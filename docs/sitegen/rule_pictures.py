@@ -134,8 +134,10 @@ class Study:
         )
 
     def listens_to(self, **lie: float) -> bool:
-        """Does it matter to the rule what clients say of themselves?"""
-        return not torch.equal(self.answer(Round(**lie)).delta, self.answer(Round()).delta)
+        """Does it matter to the rule what clients say of themselves? (Rules with a server of their own ask that.)"""
+        return not self.rule.needs_server and not torch.equal(
+            self.answer(Round(**lie)).delta, self.answer(Round()).delta
+        )
 
 
 @cache
@@ -165,7 +167,7 @@ def rule_picture(name: str) -> tuple[str, Study]:
         panels.append(
             _shares("What the attackers are given", "their length, honest mean = 1", lengths, answers)
         )
-        if study.rule.state_dict():
+        if study.rule.state_dict() and not study.rule.needs_server:
             answers = study.going_on(study.past)
             rounds = list(range(1, len(answers) + 1))
             panels.append(_shares("When they go on", "rounds of attack, ten times the mean", rounds, answers))

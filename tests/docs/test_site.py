@@ -1,6 +1,7 @@
 """The site: built with every warning an error, complete, and content with itself."""
 
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from sitegen.members import slug
 from wardround import aggregators, attacks
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Page(HTMLParser):
@@ -80,6 +82,34 @@ def search_knows_the_rules(site):
     assert all(word in index for word in ("rules/krum", "attacks/alie", "steward", "heterogen"))
 
 
+def a_browser_finds_without_a_network(site):
+    """Search works from the folder alone; formulas and pictures are drawn; nothing is asked for and nothing fails."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    wrong = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(offline=True)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request",
+            lambda request: None if request.url[:5] in ("file:", "data:") else wrong.append(request.url),
+        )
+        page.goto((site / "search.html").as_uri() + "?q=krum")
+        page.wait_for_selector("#search-results li a", timeout=60_000)
+        found = page.locator("#search-results li a").evaluate_all(
+            "links => links.map((link) => link.getAttribute('href'))"
+        )
+        page.goto((site / "rules" / "caac.html").as_uri())
+        root = page.locator("msqrt").first.bounding_box()
+        drawn = page.locator("svg.behaviour").bounding_box()
+        browser.close()
+    assert any("rules/krum.html" in link for link in found)
+    assert root["height"] > 20
+    assert drawn["width"] > 300
+    assert not wrong
+
+
 @pytest.mark.slow
 def test_the_site(tmp_path):
     """One test: the site is built once, not once a worker."""
@@ -94,3 +124,5 @@ def test_the_site(tmp_path):
     links_and_anchors_lead_somewhere(tmp_path, pages)
     every_page_can_be_reached_from_the_first(pages)
     search_knows_the_rules(tmp_path)
+    if CHROMIUM is not None:
+        a_browser_finds_without_a_network(tmp_path)
