@@ -66,6 +66,10 @@ def _needs(study: Study) -> str:
     needs = [text for attribute, text in NEEDS.items() if getattr(rule, attribute)]
     if rule.minimum_clients(clients) > 1:
         needs.insert(0, rule.requirement(clients) + f" of {clients} clients")
+    if study.listens_to(claimed_samples=10.0):
+        needs.append("the sample counts that clients report")
+    if study.listens_to(claimed_quality=10.0):
+        needs.append('the losses that clients report (`metrics["loss"]`)')
     return "; ".join(needs) or "the updates alone"
 
 
@@ -121,7 +125,7 @@ def _yaml(section: str, name: str, registry: Registry[Any]) -> str:
         for key, value in registry.describe(name).items()
         if isinstance(value, bool | int | float | str)
     }
-    written = yaml.safe_dump({section: values}, sort_keys=False, default_flow_style=None, width=80)
+    written = yaml.safe_dump({section: values}, sort_keys=False, default_flow_style=None, width=64)
     return ".. code-block:: yaml\n\n" + "\n".join(f"   {line}" for line in written.splitlines())
 
 
