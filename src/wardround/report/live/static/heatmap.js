@@ -40,10 +40,13 @@ export class HeatMap {
     const bins = Math.min(rounds, Math.floor(width - left)), step = rounds / bins;
     Object.assign(this, { left, bins, step, height, width, rounds, cellWidth: (width - left) / bins });
     const whole = cells.clients * height + FOOT;
-    this.canvas.style.height = `${whole}px`;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(whole * ratio);
+    const pixels = [Math.round(width * ratio), Math.round(whole * ratio)];
+    if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) {
+      [this.canvas.width, this.canvas.height] = pixels;
+      this.canvas.style.height = `${whole}px`;
+    }
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, whole);
     context.imageSmoothingEnabled = false;
     this.scale(cells, values, known);
     context.drawImage(this.paint(cells, values), left, 0, width - left, cells.clients * height);
@@ -58,7 +61,7 @@ export class HeatMap {
   // Shades go from the 2nd to the 98th percentile of the cells without a colour of their own, by powers of ten
   // where these span many.
   scale({ marks }, values, known) {
-    const sample = [], jump = Math.max(1, Math.floor(values.length / 8000));
+    const sample = [], jump = Math.max(1, Math.floor(values.length / 2000));
     for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED && marks[i] !== SET_ASIDE) sample.push(values[i]);
     sample.sort((a, b) => a - b);
     let low = sample[Math.floor(0.02 * (sample.length - 1))] ?? 0, high = sample[Math.ceil(0.98 * (sample.length - 1))] ?? 1;
@@ -66,6 +69,10 @@ export class HeatMap {
     if (this.log) low = Math.max(low, high / 1000);
     if (high <= low) high = low + 1;
     Object.assign(this, { low, high });
+    // Shades move only when they have to: that paints every cell anew.
+    const near = (a, b) => Math.abs(a - b) <= 0.1 * (high - low), before = this.shades ?? {};
+    if (before.log !== this.log || !near(before.low, low) || !near(before.high, high)) this.shades = { low, high, log: this.log, toString: () => `${low} ${high}` };
+    Object.assign(this, { low: this.shades.low, high: this.shades.high });
   }
 
   shade(value) {
@@ -75,26 +82,36 @@ export class HeatMap {
     return Math.round(255 * Math.max(0, Math.min(1, along)));
   }
 
+  // A pixel a cell, on a sheet that is kept: a new round costs its own column, unless the shades have moved.
   paint(cells, values) {
     const [low, middle, high, flag, drop, aside, absent] = ["--low", "--middle", "--high", "--flag", "--drop", "--aside", "--absent"].map(colour);
-    const ramp = Array.from({ length: 256 }, (_, i) => {
-      const [from, to, t] = i < 128 ? [low, middle, i / 127] : [middle, high, (i - 128) / 127];
-      return from.map((part, c) => part + t * (to[c] - part));
-    });
-    const picture = new ImageData(this.bins, cells.clients), pixels = picture.data;
+    const looks = [this.measure, this.rows, this.bins, this.rounds, low, high, this.shades].join("|");
+    const kept = this.cells === cells && this.looks === looks;
+    if (!kept) {
+      this.sheet = element("canvas");
+      this.sheet.width = this.bins;
+      this.sheet.height = cells.clients;
+      this.painted = 0;
+      this.ramp = Array.from({ length: 256 }, (_, i) => {
+        const [from, to, t] = i < 128 ? [low, middle, i / 127] : [middle, high, (i - 128) / 127];
+        return from.map((part, c) => part + t * (to[c] - part));
+      });
+    }
+    Object.assign(this, { cells, looks });
+    // The last column may have been half told when it was painted.
+    const first = Math.max(0, this.painted - 2), last = Math.min(this.bins, Math.ceil(cells.rounds / this.step));
+    const width = (kept ? last : this.bins) - first, picture = new ImageData(width, cells.clients), pixels = picture.data;
     this.rows.forEach((client, line) => {
-      for (let bin = 0; bin < this.bins; bin++) {
+      for (let bin = first; bin < first + width; bin++) {
         const [mark, value] = this.binned(cells, values, client, bin);
-        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : mark === SET_ASIDE ? aside : Number.isNaN(value) ? low : ramp[this.shade(value)];
-        const place = 4 * (line * this.bins + bin);
+        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : mark === SET_ASIDE ? aside : Number.isNaN(value) ? low : this.ramp[this.shade(value)];
+        const place = 4 * (line * width + bin - first);
         pixels[place] = rgb[0]; pixels[place + 1] = rgb[1]; pixels[place + 2] = rgb[2]; pixels[place + 3] = 255;
       }
     });
-    const sheet = element("canvas");
-    sheet.width = this.bins;
-    sheet.height = cells.clients;
-    sheet.getContext("2d").putImageData(picture, 0, 0);
-    return sheet;
+    this.sheet.getContext("2d").putImageData(picture, first, 0);
+    this.painted = last;
+    return this.sheet;
   }
 
   span(bin) { return [Math.floor(bin * this.step) + 1, Math.min(this.rounds, Math.floor((bin + 1) * this.step))]; }
