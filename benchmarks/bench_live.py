@@ -129,7 +129,7 @@ class Page:
         while not self.page.evaluate(condition):
             if time.perf_counter() - self.start > PATIENCE:
                 raise SystemExit(f"waited in vain for {condition}")
-            time.sleep(0.01)
+            time.sleep(0.05)
         return time.perf_counter() - self.start
 
 

@@ -1,7 +1,9 @@
 """What the live page is told of run folders: records made once, from new lines alone."""
 
 import json
+import os
 import shutil
+import time
 
 import pytest
 
@@ -118,11 +120,20 @@ def test_an_appended_round_costs_its_own_bytes(tmp_path, growing):
     assert cost[300] <= cost[5] + 100
 
 
-def test_clients_are_not_read_until_somebody_looks(tmp_path, growing):
-    growing().add(3)
-    run = only(Feed([tmp_path]), detailed=False)
-    assert not records(run, "cells")
-    assert len(records(run, "round")) == 3
+def test_clients_are_read_of_the_newest_run_and_of_those_somebody_looks_at(tmp_path, growing):
+    for age, name in ((0, "new"), (100, "old"), (200, "older")):
+        path = growing(name).add(3).path
+        os.utime(path, (time.time() - age,) * 2)
+    feed = read(Feed([tmp_path]))
+    runs = {run.name.removeprefix("runs/"): run for run in feed.runs.values()}
+    feed.want(runs["older"].id)
+    read(feed)
+    assert {name: len(records(run, "cells")) for name, run in runs.items()} == {
+        "new": 3,
+        "old": 0,
+        "older": 3,
+    }
+    assert all(len(records(run, "round")) == 3 for run in runs.values())
 
 
 def test_a_run_that_starts_again_is_told_anew(tmp_path, growing):
@@ -156,7 +167,7 @@ def test_runs_come_and_go(tmp_path, growing):
     growing("two", aggregator={"name": "krum"}).add()
     read(feed)
     (_, data), *_ = told(feed, cursor)
-    assert [run["label"] for run in data["runs"]] == ["krum · sign-flip 25% · seed 0"]
+    assert [run["label"] for run in data["runs"]] == ["krum · sign-flip 25 % · seed 0"]
     shutil.rmtree(tmp_path / "runs" / "two")
     read(feed)
     assert told(feed, cursor)[0][1]["gone"] == [data["runs"][0]["id"]]
@@ -165,10 +176,12 @@ def test_runs_come_and_go(tmp_path, growing):
 def test_labels_say_what_tells_runs_apart(tmp_path, growing):
     for alpha in (0.1, 1.0):
         growing(f"a{alpha}", partition={"name": "dirichlet", "alpha": alpha})
+    growing("krum", partition={"name": "dirichlet", "alpha": 1.0}, aggregator={"name": "krum", "f": 2})
     labels = {run.label for run in read(Feed([tmp_path])).runs.values()}
     assert labels == {
-        "caac · sign-flip 25% · alpha 0.1 · seed 0",
-        "caac · sign-flip 25% · alpha 1.0 · seed 0",
+        "caac · sign-flip 25 % · alpha 0.1 · seed 0",
+        "caac · sign-flip 25 % · alpha 1.0 · seed 0",
+        "krum · sign-flip 25 % · alpha 1.0 · seed 0",  # f tells krums apart, and there is one krum
     }
 
 

@@ -19,7 +19,7 @@ SKIPPED = {"mlflow-artefacts", "wandb"}  # in which trackers keep copies of runs
 POLL = 0.4  # seconds between two looks at what grows
 SEARCH = 2.0  # seconds between two searches for new runs, and between looks at runs that came to an end
 ENDED = ("finished", "failed", "stopped")
-SAID = ("aggregator.name", "attack.name", "seed", "name")
+SAID = {"aggregator.name", "attack.name", "attack.fraction", "seed", "name"}
 
 
 class Feed:
@@ -69,11 +69,13 @@ class Feed:
 
     def look(self) -> bool:
         """One turn: find new runs, read a piece of every run that has news; True where there is more."""
-        now = time.monotonic()
-        searching = now - self._searched >= SEARCH or not self._searched
+        now, first = time.monotonic(), not self._searched
+        searching = first or now - self._searched >= SEARCH
         if searching:
             self._searched = now
             self._search()
+            if first and self.runs:  # what the page will show first is there when somebody opens it
+                self.want(max(self.runs.values(), key=lambda run: run.path.stat().st_mtime).id)
         more = False
         for run in list(self.runs.values()):
             if searching or run.detailed or run.summary.get("status") not in ENDED:
@@ -110,15 +112,16 @@ class Feed:
     def _label(self) -> None:
         """Name every run by its rule, attack and seed, and by what else tells it apart from the others."""
         flat = {run.id: _flat(run.config) for run in self.runs.values()}
-        keys = dict.fromkeys(key for values in flat.values() for key in values)
-        telling = [
-            key
-            for key in keys
-            if key not in SAID and len({repr(values.get(key)) for values in flat.values() if values}) > 1
-            and key.split(".")[0] not in ("attack", "record")
-        ]  # fmt: skip
+        values: dict[tuple[str, Any], set[str]] = {}
+        for config in flat.values():
+            for key, value in config.items():
+                values.setdefault((key, _rivals(config, key)), set()).add(repr(value))
+        telling = {
+            run: [key for key in config if key not in SAID and len(values[key, _rivals(config, key)]) > 1]
+            for run, config in flat.items()
+        }
         for run in self.runs.values():
-            run.label = _label(flat[run.id], telling) or run.name
+            run.label = _label(flat[run.id], telling[run.id]) or run.name
             self._describe(run)
         self._labelled = {run.id: run.config for run in self.runs.values()}
 
@@ -155,6 +158,12 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _rivals(config: dict[str, Any], key: str) -> Any:
+    """Whom a parameter tells a run apart from: those with the same member in that section (rule, attack, …)."""
+    section, _, parameter = key.partition(".")
+    return config.get(f"{section}.name") if parameter and parameter != "name" else None
+
+
 def _label(values: dict[str, Any], telling: Sequence[str]) -> str:
     if not values:
         return ""
@@ -162,7 +171,7 @@ def _label(values: dict[str, Any], telling: Sequence[str]) -> str:
     attack = values.get("attack.name")
     if attack and attack != "none":
         share = values.get("attack.fraction")
-        parts.append(f"{attack} {share:.0%}" if isinstance(share, float) else str(attack))
+        parts.append(f"{attack} {100 * share:.0f} %" if isinstance(share, float) else str(attack))
     else:
         parts.append("clean")
     parts += [f"{key.split('.')[-1]} {values[key]}" for key in telling if values.get(key) is not None]
