@@ -40,7 +40,7 @@ from wardround.federation.rounds import RoundResult, peak_memory_mb, timed
 from wardround.federation.server_half import ServerHalf
 from wardround.flower.answers import Answers, SealedAnswers, judgement
 from wardround.flower.config import FederationConfig
-from wardround.flower.exchange import Exchange, Reply
+from wardround.flower.exchange import SHORTEST_NAP, Exchange, Reply
 from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note
 from wardround.flower.openings import WatchedSteward
 from wardround.flower.roster import SHAPE, Roster
@@ -189,7 +189,9 @@ class Lobby:
         """Wait until so many hospitals are there, but no longer than the deadline."""
         end = self.clock() + self.params.deadline_seconds
         while len(present := self.look()) < wanted and self.clock() < end:
-            self.sleep(self.params.poll_seconds)
+            if len(present) + len(self.roster.refused) >= self.config.clients:
+                break  # all who are expected have come, if not all may take part
+            self.sleep(max(self.params.poll_seconds, SHORTEST_NAP))
         return present
 
     def open(self, resumed: bool) -> None:

@@ -16,11 +16,13 @@ from flwr.serverapp import Grid
 from wardround.errors import WardroundError
 from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note, from_records, to_records
 
-__all__ = ["Exchange", "Failure", "Reply"]
+__all__ = ["SHORTEST_NAP", "Exchange", "Failure", "Reply"]
 
 TYPES = {HELLO: MessageType.QUERY, TRAIN: MessageType.TRAIN, EVALUATE: MessageType.EVALUATE}
 GRACE = 2.0
 """Messages live this many times the deadline, so that a late answer is seen, and said to be late."""
+SHORTEST_NAP = 0.01
+"""Seconds: waiting must not keep a core busy."""
 NODE_GONE = 5
 """Flower's code for a node that is no longer there."""
 
@@ -101,7 +103,7 @@ class Exchange:
             missing = {identity: sent for identity, sent in self._waiting.items() if sent.kind == kind}
             if not missing or self.clock() >= end:
                 break
-            self.sleep(min(self.poll_seconds, max(0.0, end - self.clock())))
+            self.sleep(max(SHORTEST_NAP, min(self.poll_seconds, end - self.clock())))
         for identity, sent in missing.items():
             del self._waiting[identity]
             self._overdue[identity] = sent
