@@ -4,9 +4,15 @@
 product: as fast as the memory can be read), measured beside it in the same run. The peers run in an environment
 of their own under `.bench/`, made on first use.
 
-    --quick     one small size, few repeats
-    --cpu       one thread, and its CPU time instead of the clock: what to trust on a machine that is busy
-    --memory    peak memory beyond the matrix instead of time (--clients, --dimension; default 20 × 20 M)
+Both the clock, with two threads, and the CPU time of one thread, which is what to trust on a machine that is busy.
+Rule and floor are measured in turns and the best of all counts, so that others who use the machine distort little.
+
+    --clock wall|cpu    one of the two only
+    --clients N …       20 and 50 by default
+    --rules NAME …      some rules only
+    --no-peers          without ByzFL and Flower
+    --quick             one small size, few repeats
+    --memory            peak memory beyond the matrix instead of time (--clients, --dimension; default 20 × 20 M)
 """
 
 from __future__ import annotations
@@ -14,12 +20,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import subprocess
 import sys
 import sysconfig
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +40,17 @@ GOALS = {
     "median": 4, "trimmed-mean": 4, "krum": 8, "multi-krum": 8, "rfa": 8, "dos": 8, "caac": 4, "fltrust": 5,
     "bulyan": 20,
 }  # fmt: skip
+ABLATIONS = {"caac-mag", "caac-dir", "caac-temp", "caac-mag+dir"}
 
 
-def rules() -> list[str]:
-    """All but those that train on the server's own data (timed with their training), and caac's ablations."""
+def rules(chosen: Sequence[str] = ()) -> list[str]:
+    """All (or the chosen) but those that train on the server's own data (timed with their training) and ablations."""
     return [
         name
         for name in aggregators.available()
-        if not aggregators.registry.get(name).needs_server and not name.startswith("caac-")
+        if not aggregators.registry.get(name).needs_server
+        and name not in ABLATIONS
+        and (not chosen or name in chosen)
     ]
 
 
@@ -61,6 +71,11 @@ def made_up(clients: int, dimension: int) -> tuple[Callable[[], Updates], dict[s
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
+def threads_of(clock: str) -> int:
+    """Two threads by the clock; a thread's CPU time is that of one."""
+    return 1 if clock == "cpu" else 2
+
+
 def times(function: Callable[[], Any], repeats: int, clock: str) -> list[float]:
     now, found = CLOCKS[clock], []
     for _ in range(repeats):
@@ -70,13 +85,16 @@ def times(function: Callable[[], Any], repeats: int, clock: str) -> list[float]:
     return found
 
 
-def time_rules(clients: int, dimension: int, repeats: int, clock: str) -> dict[str, tuple[float, float]]:
+def time_rules(
+    names: Sequence[str], clients: int, dimension: int, repeats: int, clock: str
+) -> dict[str, tuple[float, float]]:
     """Rule → (milliseconds, multiple of the floor), the floor taken in turns with the rule."""
+    torch.set_num_threads(threads_of(clock))
     make, extra = made_up(clients, dimension)
     matrix = make().matrix
     shares = torch.full((clients,), 1 / clients)
     found = {}
-    for name in rules():
+    for name in names:
         rule = aggregators.create(name)
         for t in (1, 2):  # compiles; and rules that remember need a past
             rule.aggregate(make(), t, **extra)
@@ -115,14 +133,21 @@ def prepare_peers() -> Path | str:
     return python
 
 
-def time_peers(clients: int, dimension: int, repeats: int, clock: str) -> dict[str, Any]:
+def time_peers(
+    names: Sequence[str], clients: int, dimension: int, repeats: int, clock: str
+) -> dict[str, Any]:
     """Peer → rule → milliseconds, or peer → why not."""
     python = prepare_peers()
     if isinstance(python, str):
         return {"ByzFL": f"not installed: {python}", "Flower": f"not installed: {python}"}
     script = Path(__file__).parent / "peers" / "time_peers.py"
-    numbers = map(str, (clients, dimension, repeats, torch.get_num_threads()))
-    done = subprocess.run([python, script, *numbers, clock], capture_output=True, text=True)
+    threads = str(threads_of(clock))
+    numbers = map(str, (clients, dimension, repeats, threads))
+    # numpy's products have threads of their own
+    alike = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    done = subprocess.run(
+        [python, script, *numbers, clock, *names], capture_output=True, text=True, env=os.environ | alike
+    )
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1]
         return {"ByzFL": why, "Flower": why}
@@ -130,28 +155,46 @@ def time_peers(clients: int, dimension: int, repeats: int, clock: str) -> dict[s
     return answer
 
 
-def print_speed(clients: int, dimension: int, repeats: int, peer_repeats: int, clock: str) -> None:
-    ours = time_rules(clients, dimension, repeats, clock)
-    peers = time_peers(clients, dimension, peer_repeats, clock)
-    how = "CPU time of 1 thread" if clock == "cpu" else f"{torch.get_num_threads()} threads"
-    print(f"\n{clients} × {dimension:,} float32, {how}\n")
-    print("| rule | ms | × floor | goal | ByzFL ms | ratio | Flower ms | ratio |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name, (milliseconds, multiple) in ours.items():
-        goal = f"≤ {GOALS[name]}" if name in GOALS else ""
-        cells = [f"`{name}`", f"{milliseconds:.1f}", f"{multiple:.1f}", goal]
-        for peer in ("ByzFL", "Flower"):
-            other = peers[peer].get(name, "") if isinstance(peers[peer], dict) else ""
-            known = not isinstance(other, str)
-            cells += (
-                [f"{other:.0f}", f"{other / milliseconds:.0f}×"] if known else ["failed" * bool(other), ""]
-            )
-        print("| " + " | ".join(cells) + " |")
-    for peer, answer in peers.items():
-        failures = {"": answer} if isinstance(answer, str) else answer
-        for name, why in failures.items():
-            if isinstance(why, str):
-                print(f"\n{peer} {name} did not run: {why}")
+HEADINGS = {"wall": "clock, 2 threads", "cpu": "CPU, 1 thread"}
+
+
+def print_speed(
+    names: Sequence[str],
+    clients: int,
+    dimension: int,
+    repeats: int,
+    peer_repeats: int,
+    clocks: Sequence[str],
+) -> None:
+    """One table: a rule's time and multiple of the floor, and how many times slower each peer is, by each clock."""
+    ours = {clock: time_rules(names, clients, dimension, repeats, clock) for clock in clocks}
+    peers = {
+        clock: time_peers(names, clients, dimension, peer_repeats, clock) for clock in clocks if peer_repeats
+    }
+    print(f"\n{clients} × {dimension:,} float32\n")
+    titles = ["rule", "goal"]
+    for clock in clocks:
+        titles += [f"ms ({HEADINGS[clock]})", "× floor"]
+        titles += ["ByzFL slower", "Flower slower"] if peer_repeats else []
+    print("| " + " | ".join(titles) + " |")
+    print("|---|" + "---:|" * (len(titles) - 1))
+    for name in names:
+        cells = [f"`{name}`", f"≤ {GOALS[name]}" if name in GOALS else ""]
+        for clock in clocks:
+            milliseconds, multiple = ours[clock][name]
+            cells += [f"{milliseconds:.1f}", f"{multiple:.1f}"]
+            for answer in peers[clock].values() if peer_repeats else ():
+                other = answer.get(name, "") if isinstance(answer, dict) else ""
+                cells.append(
+                    f"{other / milliseconds:.0f}×" if isinstance(other, float) else "failed" * bool(other)
+                )
+        print("| " + " | ".join(cells) + " |", flush=True)
+    for clock, answers in peers.items():
+        for peer, answer in answers.items():
+            failures = {"": answer} if isinstance(answer, str) else answer
+            for name, why in failures.items():
+                if isinstance(why, str):
+                    print(f"\n{peer} {name} ({HEADINGS[clock]}) did not run: {why}")
 
 
 def _peak_bytes() -> int:
@@ -159,12 +202,12 @@ def _peak_bytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def measure_memory(clients: int, dimension: int) -> dict[str, float]:
+def measure_memory(names: Sequence[str], clients: int, dimension: int) -> dict[str, float]:
     """Rule → peak memory beyond the matrix while it aggregates, as a share of the matrix (Linux only)."""
     make, extra = made_up(clients, dimension)
     size = make().matrix.nbytes
     found = {}
-    for name in rules():
+    for name in names:
         rule = aggregators.create(name)
         rule.warm_up(clients, dimension)
         ctypes.CDLL(None).malloc_trim(0)  # what is free but not given back would hide what is needed
@@ -177,30 +220,36 @@ def measure_memory(clients: int, dimension: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--clock", choices=CLOCKS)
+    parser.add_argument("--clients", type=int, nargs="+")
+    parser.add_argument("--rules", nargs="+", default=())
+    parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--dimension", type=int, default=20_000_000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dimension", type=int)
+    parser.add_argument("--threads", type=int, default=2, help="with --memory")
     parser.add_argument("--json", action="store_true", help="with --memory: one JSON object")
     options = parser.parse_args()
-    torch.set_num_threads(1 if options.cpu else options.threads)
-    clock = "cpu" if options.cpu else "wall"
+    if unknown := set(options.rules) - set(rules()):
+        parser.error(f"no such rule here: {', '.join(sorted(unknown))}; there are {', '.join(rules())}")
+    names = rules(options.rules)
     if options.memory:
-        found = measure_memory(options.clients, options.dimension)
+        torch.set_num_threads(options.threads)
+        clients, dimension = (options.clients or [20])[0], options.dimension or 20_000_000
+        found = measure_memory(names, clients, dimension)
         if options.json:
             print(json.dumps(found))
             return
-        print(f"\nPeak beyond the matrix of {options.clients} × {options.dimension:,} float32\n")
+        print(f"\nPeak beyond the matrix of {clients} × {dimension:,} float32\n")
         print("| rule | share of the matrix |\n|---|---:|")
         for name, share in found.items():
             print(f"| `{name}` | {share:.2f} |")
-    elif options.quick:
-        print_speed(20, 200_000, repeats=5, peer_repeats=1, clock=clock)
-    else:
-        for clients in (20, 50):
-            print_speed(clients, 1_200_000, repeats=9, peer_repeats=2, clock=clock)
+        return
+    clocks = [options.clock] if options.clock else list(CLOCKS)
+    dimension = options.dimension or (200_000 if options.quick else 1_200_000)
+    repeats, peer_repeats = (5, 1) if options.quick else (6, 2)
+    for clients in options.clients or ([20] if options.quick else [20, 50]):
+        print_speed(names, clients, dimension, repeats, 0 if options.no_peers else peer_repeats, clocks)
 
 
 if __name__ == "__main__":
