@@ -195,10 +195,13 @@ class Aggregator(Configurable):
         twin = type(self)(self.params)
         columns = min(dimension, WARM_UP_COLUMNS)
         rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
-        rows[clients // 2] = rows[0]  # colluders take a path of their own
-        made_up = Updates(rows, metrics={"loss": torch.ones(clients)})
-        for round in (1, 2):
-            twin.aggregate(made_up, round, global_weights=rows[0], root_update=rows[-1])
+        weights, loss = rows[0].clone(), {"loss": torch.ones(clients)}
+        for round in (1, 2, 3, 4):
+            if round == 3:  # colluders take a path of their own,
+                rows[1::2] = rows[: 2 * (clients // 2) : 2]
+            if round == 4:  # and so do rows whose squares do not fit float32
+                rows *= 1e18
+            twin.aggregate(Updates(rows, metrics=loss), round, global_weights=weights, root_update=weights)
 
     def on_dropped(self, dropped: dict[str, str]) -> None:
         """Called before `combine`, for rules that remember clients: these sent something malformed."""

@@ -245,28 +245,48 @@ class Caac(Aggregator):
 
 @register("caac-mag")
 class CaacMag(Caac):
-    """`caac` with the magnitude anomaly only."""
+    r"""`caac` with the magnitude anomaly only: :math:`A = A_{mag} = |n-\mu|/(\sigma+\epsilon)`.
+
+    >>> from wardround import aggregators
+    >>> aggregators.create("caac-mag").lambdas
+    {'mag': 1.0, 'dir': 0.0, 'temp': 0.0}
+    """
 
     components = frozenset({"mag"})
 
 
 @register("caac-dir")
 class CaacDir(Caac):
-    """`caac` with the direction anomaly only."""
+    r"""`caac` with the direction anomaly only: :math:`A = A_{dir} = \max(0, \rho-c)`.
+
+    >>> from wardround import aggregators
+    >>> aggregators.create("caac-dir").lambdas
+    {'mag': 0.0, 'dir': 1.0, 'temp': 0.0}
+    """
 
     components = frozenset({"dir"})
 
 
 @register("caac-temp")
 class CaacTemp(Caac):
-    """`caac` with the temporal anomaly only."""
+    r"""`caac` with the temporal anomaly only: :math:`A = A_{temp} = |\mu'-\mu|/(\mu+\epsilon)`.
+
+    >>> from wardround import aggregators
+    >>> aggregators.create("caac-temp").lambdas
+    {'mag': 0.0, 'dir': 0.0, 'temp': 1.0}
+    """
 
     components = frozenset({"temp"})
 
 
 @register("caac-mag+dir")
 class CaacMagDir(Caac):
-    """`caac` with magnitude and direction, without the temporal anomaly."""
+    r"""`caac` without the temporal anomaly: :math:`A = \sqrt{\tfrac12 A_{mag}^2 + \tfrac12 A_{dir}^2}`.
+
+    >>> from wardround import aggregators
+    >>> aggregators.create("caac-mag+dir").lambdas
+    {'mag': 0.5, 'dir': 0.5, 'temp': 0.0}
+    """
 
     components = frozenset({"mag", "dir"})
 

@@ -30,6 +30,8 @@ class FedMed(Aggregator):
     in the bounds; where nobody reports a usable one the round is skipped. MAD = 0 means that at least half
     of the clients agree: everyone then counts like them.
 
+    FEDMED framework description, sections 3 to 5 (quality score, weights, clipping).
+
     >>> import torch
     >>> from wardround import Updates, aggregators
     >>> sent = Updates(torch.eye(4), metrics={"loss": [0.5, 0.6, 0.4, 0.0]})

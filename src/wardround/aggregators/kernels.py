@@ -39,8 +39,8 @@ SAMPLE = 9
 """So many rows, spread over the round, give the centre of the Gram matrix in the usual case."""
 CLOSE = {torch.float32: 1e-2, torch.float64: 1e-11}
 """A squared distance below this share of the rows' own squared norms has lost digits to cancellation."""
-OFF_CENTRE = 5
-"""If most rows have a neighbour this many times above CLOSE, the centre is not among them."""
+OFF_CENTRE = 0.05
+"""If most rows have a neighbour nearer than this share of the squared way to the centre, it is not among them."""
 
 
 def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ def norms_and_gram(
     if not bool(squared.isfinite().all()):
         return squared, None
     if centre is None and len(sample) < n:
-        adrift = geometry.closer_than(OFF_CENTRE * CLOSE[matrix.dtype]).any(1)
+        adrift = geometry.closer_than(OFF_CENTRE).any(1)
         if int(adrift.sum()) > n / 2:
             geometry = _gram_by_loops(matrix, torch.arange(n), centre, anchor, precision)[1]
     return squared, geometry

@@ -15,6 +15,8 @@ class Mean(Aggregator):
 
     .. math:: \Delta = \tfrac1N \sum_i U_i
 
+    Federated averaging (McMahan et al., AISTATS 2017) as if all had the same number of samples.
+
     >>> import torch
     >>> from wardround import Updates, aggregators
     >>> aggregators.create("mean").aggregate(Updates(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))).delta
