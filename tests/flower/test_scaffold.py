@@ -1,10 +1,8 @@
 """The plain Flower app folder, and Flower's own `flwr run` on it."""
 
-import os
-import signal
 import subprocess
 import time
-from pathlib import Path
+import urllib.request
 
 import pytest
 
@@ -17,6 +15,8 @@ from wardround.cli import app
 from wardround.errors import ConfigError
 from wardround.experiments.folder import RunFolder
 from wardround.flower.config import load_federation
+from wardround.flower.deploy import child_environment
+from wardround.flower.processes import Processes, console_script, free_port
 from wardround.flower.scaffold import write_app
 
 
@@ -47,44 +47,38 @@ def test_a_configuration_of_ones_own_is_checked_first(tmp_path):
 
 @pytest.mark.slow
 def test_flwr_run_runs_it(tmp_path):
+    """On a SuperLink of our own: the one that `flwr run` would start has 15 s to be up, and stays behind."""
     pytest.importorskip("ray")
-    folder, home = write_app(tmp_path / "app"), tmp_path / "flwr"
-    programs = Path(os.sys.executable).parent
-    environment = {
-        **os.environ,
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = [str(programs / "flwr"), "run", str(folder), "local", "--federation-config", "num-supernodes=4"]
-    try:
-        told = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path
-        )
+    folder, home, port = write_app(tmp_path / "app"), tmp_path / "flwr", free_port()
+    environment = child_environment(home)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    superlink = [console_script("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
+    run = [console_script("flwr"), "run", str(folder), "here", "--federation-config", "num-supernodes=4"]
+    with Processes(tmp_path, environment) as processes:
+        processes.start("superlink", [*superlink, "--port", str(port)])
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"), processes)
+        told = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert told.returncode == 0, told.stdout + told.stderr
-        deadline = time.monotonic() + 400
-        while not (done := list((folder / "runs").glob("*/summary.json"))):
-            assert time.monotonic() < deadline, told.stdout + told.stderr
-            time.sleep(0.5)
+        done = wait_until(lambda: list((folder / "runs").glob("*/summary.json")), processes)
         summary = RunFolder(done[0].parent).summary()
-        assert summary["status"] == "finished"
-        assert summary["rounds"] == 3
-    finally:
-        for pid in _left_behind(str(tmp_path)):
-            os.kill(pid, signal.SIGTERM)
+    assert summary["status"] == "finished"
+    assert summary["rounds"] == 3
 
 
-def _left_behind(mark):
-    """`flwr run` starts a SuperLink that stays; it and what it started have our FLWR_HOME in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if f"FLWR_HOME={mark}".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
+def answers(address):
+    try:
+        with urllib.request.urlopen(address, timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def wait_until(condition, processes):
+    deadline = time.monotonic() + 400
+    while not (found := condition()):
+        processes.check()
+        assert time.monotonic() < deadline, processes.last_words("superlink")
+        time.sleep(0.5)
     return found

@@ -38,6 +38,8 @@ SAY = (
 LOOPBACK = "127.0.0.1"
 START_PATIENCE = 180.0
 TICK = 0.5
+SELDOM = 15.0
+"""Seconds between two questions to the SuperLink, which writes each into its log."""
 Echo = Callable[[str], None]
 
 
@@ -54,7 +56,9 @@ class Server:
     def load(cls, path: Path, out: Path, insecure: bool = False) -> Server:
         """Check everything that can be wrong before anything is started."""
         require("flwr", "flower")
-        server = cls(path.resolve(), load_federation(path), out.resolve(), insecure)
+        load_federation(path)  # what is wrong in it is told with the name that was given
+        path = path.resolve()
+        server = cls(path, load_federation(path), out.resolve(), insecure)
         if not insecure:
             for key in ("certificate", "certificate_key", "root_certificates"):
                 readable_file(getattr(server.config.federation, key), f"{path}: federation.{key}")
@@ -166,26 +170,30 @@ class Server:
     def _watch(self, processes: Processes, control: Any, run: int, echo: Echo) -> dict[str, Any]:
         seen = max((line["round"] for line in self.folder.rounds()), default=0)
         events = Events(self.folder.path / AUDIT_LOG)
+        before = self._summary_time()
         echo(f"waiting for {self.config.clients} hospitals; {seen} of {self.config.run.rounds} rounds done")
-        ticks = 0
-        while True:
+        asked, ended = time.monotonic(), None
+        while ended is None:
+            time.sleep(TICK)
             processes.check()
+            if self._summary_time() != before or time.monotonic() - asked > SELDOM:
+                asked, ended = time.monotonic(), control.how_ended(run)
             for event in events.new():
                 echo(event)
-            lines = [line for line in self.folder.rounds() if line["round"] > seen]
-            for line in lines:
-                echo(told(line, self.config.run.rounds))
-                seen = line["round"]
-            ticks += 1
-            ended = control.how_ended(run) if ticks % 4 == 0 else None
-            if ended is not None and not lines:
-                break
-            time.sleep(TICK)
-        summary = self.folder.summary()
+            for line in self.folder.rounds():
+                if line["round"] > seen:
+                    echo(told(line, self.config.run.rounds))
+                    seen = line["round"]
+        summary = self.folder.summary() if self._summary_time() != before else None
         if summary is None or ended:
             reason = (summary or {}).get("reason") or ended or "it left no summary"
             raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
         return summary
+
+    def _summary_time(self) -> float:
+        """When the run said last how it ended: it is asked whether it has when this changes, and seldom otherwise."""
+        path = self.folder.summary_path
+        return path.stat().st_mtime if path.exists() else 0.0
 
     def _wait_for_old_writer(self, processes: Processes) -> None:
         """A server app whose SuperLink was killed takes a moment to notice, and holds the run's folder."""

@@ -49,7 +49,9 @@ class Joiner:
     def load(cls, path: Path, insecure: bool = False) -> Joiner:
         """Check everything that can be wrong before anything is started."""
         require("flwr", "flower")
-        joiner = cls(path.resolve(), load_hospital(path), insecure)
+        load_hospital(path)  # what is wrong in it is told with the name that was given
+        path = path.resolve()
+        joiner = cls(path, load_hospital(path), insecure)
         joiner.server()
         if not insecure:
             readable_file(joiner.config.root_certificates, f"{path}: root_certificates")

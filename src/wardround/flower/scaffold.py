@@ -41,7 +41,9 @@ out = {out}
 THIN = '''\
 """The {half} app, as the installed package has it."""
 
-from wardround.flower.{half}_app import app as app
+from wardround.flower import {half}_app
+
+app = {half}_app.app  # Flower looks for an assignment
 '''
 
 FEDERATION = """\
