@@ -108,6 +108,12 @@ class Server:
             *("--to", f"{scheme}://{LOOPBACK}:{port}", *tls, *keys),
         ]
 
+    def _health(self, port: int) -> list[str]:
+        if self.insecure:
+            return ["curl", "--silent", "--fail", f"http://{LOOPBACK}:{port}/health"]
+        authority = str(self.config.federation.root_certificates)
+        return ["curl", "--silent", "--fail", "--cacert", authority, f"https://{LOOPBACK}:{port}/health"]
+
     def run_options(self) -> dict[str, str]:
         """What the server app is told."""
         return {"config": str(self.path), "out": str(self.out)}
@@ -131,6 +137,7 @@ class Server:
             f"cat > {shlex.quote(str(home / 'config.toml'))} <<'EOF'\n{connection}EOF",
             f"{shlex.join(self.superlink(port))} &",
             f"{shlex.join(self.gate(port))} &",
+            f"until {shlex.join(self._health(port))} > /dev/null; do sleep 1; done",
         ]
         lines += [
             shlex.join(["flwr", "supernode", "register", str(Path(str(keys)) / f"{name}.pub"), "ward"])

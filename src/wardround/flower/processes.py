@@ -179,29 +179,25 @@ def _die_with_parent() -> None:
 def _descendants() -> list[int]:
     """All processes below this one that have not ended."""
     _reap()
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            below.setdefault(parent, []).append(int(entry.name))
     found, waiting = [], [os.getpid()]
     while waiting:
-        below = _children(waiting.pop())
-        found += below
-        waiting += below
+        children = below.get(waiting.pop(), [])
+        found += children
+        waiting += children
     return found
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
+def _parent(entry: Path) -> int | None:
+    """None for a process that has ended."""
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
+        state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
-        pass  # gone meanwhile
-    return [child for child in found if not _is_zombie(child)]
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+        return None
+    return None if state == "Z" else int(parent)
 
 
 def _command(pid: int) -> bytes:
