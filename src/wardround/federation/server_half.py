@@ -120,6 +120,8 @@ class ServerHalf:
             return [None] * len(updates) if values is None else values.tolist()
 
         own = {name: values.tolist() for name, values in result.columns.items()}
+        if "norm" not in own and self.protection.params.mode == "plaintext":  # else nobody may know it
+            own["norm"] = updates.norms.tolist()
         own |= {f"reported_{name}": values.tolist() for name, values in updates.metrics.items()}
         lines = zip(
             updates.clients,

@@ -121,7 +121,7 @@ class Feed:
             for run, config in flat.items()
         }
         for run in self.runs.values():
-            run.label = _label(flat[run.id], telling[run.id]) or run.name
+            run.label = _label(flat[run.id], telling[run.id], run.federation) or run.name
             self._describe(run)
         self._labelled = {run.id: run.config for run in self.runs.values()}
 
@@ -164,7 +164,7 @@ def _rivals(config: dict[str, Any], key: str) -> Any:
     return config.get(f"{section}.name") if parameter and parameter != "name" else None
 
 
-def _label(values: dict[str, Any], telling: Sequence[str]) -> str:
+def _label(values: dict[str, Any], telling: Sequence[str], federation: bool) -> str:
     if not values:
         return ""
     parts = [str(values.get("aggregator.name", ""))]
@@ -172,7 +172,7 @@ def _label(values: dict[str, Any], telling: Sequence[str]) -> str:
     if attack and attack != "none":
         share = values.get("attack.fraction")
         parts.append(f"{attack} {100 * share:.0f} %" if isinstance(share, float) else str(attack))
-    else:
+    elif not federation:  # of which nobody can say that
         parts.append("clean")
     parts += [f"{key.split('.')[-1]} {values[key]}" for key in telling if values.get(key) is not None]
     parts.append(f"seed {values.get('seed')}")

@@ -10,8 +10,10 @@ __all__ = ["SET_ASIDE", "Happening", "of_audit", "of_clients", "of_round", "of_s
 
 NAMED = 6  # clients named in one event
 LONGEST = 500  # characters: reasons come from operators and clients
-ROUTINE = {"received", "weights", "dropped", "round-skipped", "quarantine-applied"}
-"""Audit events that every round may have: the tables show them better, or the round's own line tells them."""
+ROUTINE = {"received", "weights", "dropped", "round-skipped", "quarantine-applied"} | {
+    f"run-{status}" for status in ("finished", "failed", "stopped")
+}
+"""Audit events that the tables show better, or that the round's own line or the summary tells already."""
 SET_ASIDE = "quarantined: "
 """How the reason begins for which a quarantined client's update is dropped, round after round."""
 FIELDS = {"line", "time", "event", "previous", "hash", "round", "client", "reason"}

@@ -66,6 +66,7 @@ function draw() {
   if (!measure) measure = data.cells.scored || !data.cells.weighted ? "scores" : "weights";
   if (!data.cells.scored && data.cells.weighted && measure === "scores") measure = "weights";
   $("measure").value = measure;
+  say("heat-title", `${measure === "scores" ? "Anomaly" : "Weight"}, client by round`);
   heat.draw(data, info, measure, $("row-order").value);
   if (tableOpen) heat.table(data);
   clientTable.draw(data, info, now, stream.actions, $("only-flagged").checked);
@@ -114,7 +115,7 @@ function tiles(info, data, now) {
   say("flagged-note", [judged.length || !rows.length ? "" : "the rule raises no flags", set ? `${set} quarantined` : ""].filter(Boolean).join(", "));
   say("epsilon", info.epsilon === null ? NONE : digits(info.epsilon));
   say("epsilon-note", info.epsilon === null ? "no differential privacy" : info.budget ? `of ${digits(info.budget)}` : "no budget set");
-  $("operator-note").hidden = !info.federation || stream.actions;
+  $("operator-note").hidden = !info.federation || info.status === "finished" || stream.actions;
   say("operator-note", "Quarantining and releasing clients is switched off. To switch it on, start wardround watch with --token and a secret of your own.");
 }
 

@@ -65,7 +65,8 @@ export class HeatMap {
     for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED && marks[i] !== SET_ASIDE) sample.push(values[i]);
     sample.sort((a, b) => a - b);
     let low = sample[Math.floor(0.02 * (sample.length - 1))] ?? 0, high = sample[Math.ceil(0.98 * (sample.length - 1))] ?? 1;
-    this.log = known && sample[0] >= 0 && high > 20 * Math.max(low, 1e-12);
+    if (this.measure === "weights") [low, high] = [0, Math.max(high, 2 / this.rows.length)];  // an equal share is the middle
+    this.log = known && this.measure === "scores" && sample[0] >= 0 && high > 20 * Math.max(low, 1e-12);
     if (this.log) low = Math.max(low, high / 1000);
     if (high <= low) high = low + 1;
     Object.assign(this, { low, high });

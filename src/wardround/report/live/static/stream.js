@@ -40,7 +40,7 @@ export class Stream {
     source.onopen = () => this.state("on");
     source.onerror = () => {
       this.state("lost");
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.source === source && this.open(), 3000);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.source === source && this.again(), 3000);
     };
     const listen = (name, take) => source.addEventListener(name, (event) => {
       if (this.source !== source) return;
@@ -54,6 +54,13 @@ export class Stream {
       const data = this.data.get(message.run);
       if (data) for (const row of message.rows) data.rows[row.place] = row;
     });
+  }
+
+  // A server that was started anew does not know our cookie: its door asks for the token.
+  async again() {
+    const answer = await fetch("/api/runs", { credentials: "same-origin" }).catch(() => null);
+    if (answer?.status === 401) location.reload();
+    else this.open();
   }
 
   close() {

@@ -86,7 +86,7 @@ export class ClientTable {
       { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? row.why : [`quarantined: ${row.quarantine}`, row.mark === "3" ? "" : row.why].filter(Boolean).join("; ")) },
       { key: "flagged", title: "flagged", hint: "rounds in which it was flagged or dropped", value: (row) => row.flagged, text: (value, row) => `${value} of ${row.taken_part}` },
       { key: "round", title: "last seen", value: (row) => row.round, text: (value, row) => (value === 0 ? "not yet" : `round ${value}${info.round - value > 0 ? `, ${info.round - value} ago` : ""}${seen(row)}`) },
-      ...(info.federation && actions ? [{ key: "action", title: "operator", word: true }] : []),
+      ...(info.federation && info.status !== "finished" && actions ? [{ key: "action", title: "operator", word: true }] : []),
     ];
   }
 
