@@ -91,7 +91,7 @@ def handed_out(tmp_path):
             shutil.copy(file, copy)
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(copy)],
-        check=True, capture_output=True, text=True, timeout=600, env=without_the_project(),
+        check=True, capture_output=True, text=True, timeout=1200, env=without_the_project(),
     )  # fmt: skip
     return next((tmp_path / "dist").glob("*.whl")), next((tmp_path / "dist").glob("*.tar.gz"))
 
@@ -128,12 +128,12 @@ def test_the_wheel_runs_the_demo_in_a_clean_environment(handed_out, tmp_path):
     python = next((tmp_path / "environment").glob("[bS]*/python*"))
     where = subprocess.run(
         [python, "-c", "import wardround; print(wardround.__file__)"],
-        check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120, env=without_the_project(),
+        check=True, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=without_the_project(),
     ).stdout  # fmt: skip
     assert Path(where.strip()).is_relative_to(own)
     done = subprocess.run(
         [python, "-m", "wardround", "demo", "--quick"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=600, check=False, env=without_the_project(),
+        capture_output=True, text=True, cwd=tmp_path, timeout=3000, check=False, env=without_the_project(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in ("fedavg", "krum", "fltrust", "caac", "report: "))

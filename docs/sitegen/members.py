@@ -39,9 +39,8 @@ def rule_page(name: str) -> str:
     """The page of one rule."""
     svg, study = rule_pictures.rule_picture(name)
     member = aggregators.registry.get(name)
-    caption = rule_pictures.CAPTION.format(past={15: "fifteen", 4: "four"}[study.past])
     facts = {"Needs": _needs(study), "Gives": _gives(study)}
-    return _page(member, aggregators.registry, facts, svg, caption, "aggregator")
+    return _page(member, aggregators.registry, facts, svg, rule_pictures.CAPTION, "aggregator")
 
 
 def attack_page(name: str) -> str:

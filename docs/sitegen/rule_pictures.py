@@ -23,14 +23,13 @@ from wardround.randomness import seed_for
 
 CLIENTS, BYZANTINE, SIDE = 20, 4, 10
 SIZE = SIDE * SIDE
-PAST, SHORT_PAST = 15, 4  # rules that practise on the server take a second a round
+PAST = 15
 MAGNITUDES = [10 ** (power / 4) for power in range(-4, 9)]
 STRUCK = PAST + 1  # the draw of the round that is looked at
 CLAIMS = [10 ** (power / 2) for power in range(7)]
-FEWER = slice(None, None, 4)
 LAYOUT = Layout(("layer.weight",), ((SIDE, SIDE),))
 CAPTION = (
-    "Twenty made-up clients, four of which send the mean of the honest updates reversed, after {past} clean rounds. "
+    "Twenty made-up clients, four of which send the mean of the honest updates reversed, after fifteen clean rounds. "
     "Distances are from the mean of the honest clients' updates, in lengths of that mean; the grey line is `fedavg`."
 )
 
@@ -103,15 +102,14 @@ class Study:
     _answers: dict[Round, Aggregation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.past = SHORT_PAST if self.rule.needs_server else PAST
-        for round in range(1, self.past + 1):
+        for round in range(1, PAST + 1):
             loss = torch.linspace(0.4, 0.6, CLIENTS)
             sent = Updates(honest(round), num_samples=[100] * CLIENTS, metrics={"loss": loss}, layout=LAYOUT)
             self._aggregate(self.rule, sent, round)
 
     def answer(self, round: Round) -> Aggregation:
         if round not in self._answers:
-            self._answers[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), self.past + 1)
+            self._answers[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), STRUCK)
         return self._answers[round]
 
     def distance(self, round: Round) -> float:
@@ -121,7 +119,7 @@ class Study:
     def going_on(self, rounds: int) -> list[Aggregation]:
         """The same attack, round after round: what becomes of a rule that remembers."""
         rule = copy.deepcopy(self.rule)
-        return [self._aggregate(rule, Round().updates(STRUCK + i), self.past + 1 + i) for i in range(rounds)]
+        return [self._aggregate(rule, Round().updates(STRUCK + i), STRUCK + i) for i in range(rounds)]
 
     def _aggregate(self, rule: Aggregator, sent: Updates, round: int) -> Aggregation:
         server = Server()
@@ -134,10 +132,8 @@ class Study:
         )
 
     def listens_to(self, **lie: float) -> bool:
-        """Does it matter to the rule what clients say of themselves? (Rules with a server of their own ask that.)"""
-        return not self.rule.needs_server and not torch.equal(
-            self.answer(Round(**lie)).delta, self.answer(Round()).delta
-        )
+        """Does it matter to the rule what clients say of themselves?"""
+        return not torch.equal(self.answer(Round(**lie)).delta, self.answer(Round()).delta)
 
 
 @cache
@@ -148,9 +144,8 @@ def _fedavg() -> Study:
 def rule_picture(name: str) -> tuple[str, Study]:
     """The picture of a rule with its default parameters, and what was asked of it."""
     study = Study(aggregators.create(name))
-    thin = FEWER if study.rule.needs_server else slice(None)
-    longer = [Round(magnitude=magnitude) for magnitude in MAGNITUDES[thin]]
-    more = [Round(attackers=attackers) for attackers in range(10)][thin]
+    longer = [Round(magnitude=magnitude) for magnitude in MAGNITUDES]
+    more = [Round(attackers=attackers) for attackers in range(10)]
     lengths = [round.magnitude for round in longer]
     panels: list[Panel] = [
         _distances("When they send larger updates", "their length, honest mean = 1", study, lengths, longer),
@@ -167,8 +162,8 @@ def rule_picture(name: str) -> tuple[str, Study]:
         panels.append(
             _shares("What the attackers are given", "their length, honest mean = 1", lengths, answers)
         )
-        if study.rule.state_dict() and not study.rule.needs_server:
-            answers = study.going_on(study.past)
+        if study.rule.state_dict():
+            answers = study.going_on(PAST)
             rounds = list(range(1, len(answers) + 1))
             panels.append(_shares("When they go on", "rounds of attack, ten times the mean", rounds, answers))
     if study.listens_to(claimed_samples=10.0):

@@ -115,7 +115,7 @@ def test_the_site(tmp_path):
     """One test: the site is built once, not once a worker."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "build_site.py"), str(tmp_path)],
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pages = {file.relative_to(tmp_path).as_posix(): Page(file) for file in tmp_path.rglob("*.html")}
