@@ -17,6 +17,7 @@ from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import evaluate, predict
+from wardround.federation.protection import Protection
 from wardround.federation.rounds import RoundResult, Schedule, timed
 from wardround.federation.server import Server
 from wardround.randomness import numpy_generator, seed_for
@@ -32,6 +33,9 @@ YARDSTICK_ROUNDS = 5
 
 class ServerHalf:
     """The global model, the rule, and the server's own data where it has any."""
+
+    protection: Protection
+    """How updates are protected on their way: whoever knows where they come from sets it up."""
 
     def __init__(
         self,
