@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from wardround import aggregators, attacks, datasets
+from wardround import Updates, aggregators, attacks, datasets
 from wardround.datasets import partition
 from wardround.federation.loop import Federation, Schedule, objective_of
+from wardround.privacy.params import PrivacyParams
 from wardround.randomness import seed_for
 from wardround.training import ClientData, ClientTask, SequentialTrainer, TrainingParams
 
@@ -128,3 +129,12 @@ def test_state_goes_round_the_world_and_back():
     other.load_state_dict(fed.state_dict())
     assert fed.step(2).metrics == other.step(2).metrics
     assert torch.equal(fed.weights, other.weights)
+
+
+def test_every_line_has_the_norm_of_its_update_unless_it_is_encrypted():
+    open_one, sealed = federation(), federation()
+    sealed.protection.params = PrivacyParams(mode="encrypted-fedmed")
+    sent = Updates(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+    result = open_one.rule.aggregate(sent, round=1)
+    assert [line["norm"] for line in open_one._client_lines(sent, result, 1)] == [5.0, 2.0]
+    assert all("norm" not in line for line in sealed._client_lines(sent, result, 1))
