@@ -128,7 +128,7 @@ def _search(plan: Plan, out: Path, trials: int, jobs: int, budget: float | None)
     from wardround.report.console import progress
     from wardround.report.redteam import write
 
-    with progress(f"red team against {plan.aggregator}", trials) as advance:
+    with progress(f"red team against {plan.rule}", trials) as advance:
 
         def tell(done: int, findings: Findings) -> None:
             worst = findings.worst[:1]
@@ -148,7 +148,7 @@ def _print_leaderboard(folders: list[Path], aggregator: str | None, as_json: boo
     found = read_findings(folders)
     if as_json:
         worst = {
-            findings.plan.aggregator: findings.worst[0].model_dump(mode="json")
+            findings.plan.rule: findings.worst[0].model_dump(mode="json")
             for findings in found
             if findings.worst
         }

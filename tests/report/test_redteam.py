@@ -19,7 +19,7 @@ def findings(rule="krum", worst=0.3, verdict="weights", **changes):
 
     mixture = [{"name": "noise", "share": 0.25, "scale": 2.0}, {"name": "ipm", "share": 0.75, "eps": 0.5}]
     return Findings(
-        plan=Plan(aggregator=rule, base={"rounds": 5}, seeds=(200, 201), **changes),
+        plan=Plan(**{"aggregator": rule, "base": {"rounds": 5}, "seeds": (200, 201), **changes}),
         clean={200: 0.85, 201: 0.85},
         trials=(
             Tried(number=0, attack={"name": "alie", "fraction": 0.4, "start": 1, "k": 2.5},
@@ -83,6 +83,13 @@ def test_the_best_worst_case_leads():
     assert lines[0].startswith("| 1 | `median` | 0.850 | 0.800 | 0.050 |")
     assert lines[1].startswith("| 2 | `krum` | 0.850 | 0.450 | 0.400 |")
     assert lines[1].endswith("| 25 %* / 5 %* | 0.450, noise + ipm | 2 | 4 |")
+
+
+def test_a_rule_with_parameters_of_its_own_is_told_apart():
+    tuned = findings("krum", 0.1, base={"rounds": 5, "aggregator": {"name": "krum", "f": 2}})
+    text = leaderboard([findings("krum", 0.4), tuned])
+    assert "| 1 | `krum (f 2)` |" in text
+    assert "| 2 | `krum` |" in text
 
 
 def test_settings_that_differ_are_not_compared():

@@ -39,7 +39,7 @@ def page(findings: Findings) -> str:
     failed = Counter(tried.reason for tried in findings.trials if tried.state == "failed")
     failures = "".join(f"- {number} × {reason}\n" for reason, number in failed.most_common())
     return (
-        f"# Red team against `{plan.aggregator}`\n\n"
+        f"# Red team against `{plan.rule}`\n\n"
         f"{len(findings.trials)} attacks tried on seeds {seeds}: {count['complete']} on every seed, "
         f"{count['halved']} given up early for doing less harm, {count['failed']} impossible. "
         f"Without attack the {plan.metric} is {findings.clean_value:.3f}.\n\n"
@@ -56,7 +56,7 @@ def worst_table(findings: Findings) -> Table:
     """The same for a terminal."""
     plan = findings.plan
     table = Table(
-        title=f"{plan.aggregator}: {plan.metric} {findings.clean_value:.3f} without attack; the worst of "
+        title=f"{plan.rule}: {plan.metric} {findings.clean_value:.3f} without attack; the worst of "
         f"{len(findings.trials)} attacks",
         title_justify="left",
     )
@@ -74,15 +74,15 @@ def leaderboard(found: Sequence[Findings]) -> str:
     """The worst case of every rule, the best of them first, as Markdown."""
     first = found[0].plan
     for findings in found:
-        same = ("base", "seeds", "max_fraction", "metric")
-        if other := [key for key in same if getattr(findings.plan, key) != getattr(first, key)]:
+        theirs = findings.plan.setting
+        if other := [key for key, value in first.setting.items() if theirs[key] != value]:
             raise ConfigError(
-                f"the red team of {findings.plan.aggregator} cannot be compared with that of "
-                f"{first.aggregator}: another {', '.join(other)}"
+                f"the red team of {findings.plan.rule} cannot be compared with that of {first.rule}: "
+                f"another {', '.join(other)}"
             )
-    ranked = sorted((f for f in found if f.worst), key=lambda f: (-f.worst[0].value, f.plan.aggregator))
+    ranked = sorted((f for f in found if f.worst), key=lambda f: (-f.worst[0].value, f.plan.rule))
     lines = [
-        f"| {place} | `{f.plan.aggregator}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
+        f"| {place} | `{f.plan.rule}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
         f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
         f"| {_without_the_rule(f)} | {len(f.harmful)} | {len(f.trials)} |"
         for place, f in enumerate(ranked, start=1)

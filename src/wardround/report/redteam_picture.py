@@ -33,7 +33,7 @@ def picture(findings: Findings) -> str:
         by_attack[tried.attack["name"]].append(tried)
     order = sorted(by_attack, key=lambda name: -max(tried.loss for tried in by_attack[name]))
     height = 30 + UPPER + GAP + LINE * len(order) + 40
-    metric, rule = findings.plan.metric, findings.plan.aggregator
+    metric, rule = findings.plan.metric, findings.plan.rule
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
         f"<title>{escape(f'Red team against {rule}')}</title><style>{STYLE}</style>"

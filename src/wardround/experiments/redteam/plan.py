@@ -37,6 +37,21 @@ class Plan(Parameters):
             raise ValueError("a seed occurs twice")
         return seeds
 
+    @property
+    def rule(self) -> str:
+        """The rule with the parameters that the base gives it."""
+        own = override(self.base, {"aggregator.name": self.aggregator})["aggregator"]
+        told = ", ".join(f"{key} {value}" for key, value in own.items() if key != "name")
+        return f"{self.aggregator} ({told})" if told else self.aggregator
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """All that must be the same where two rules are compared."""
+        base = {
+            key: self.base[key] for key in self.base if key not in ("name", "aggregator", "attack", "seed")
+        }
+        return {"base": base, **self.model_dump(include={"seeds", "max_fraction", "metric"})}
+
     def config(self, attack: dict[str, Any], seed: int) -> RunConfig:
         """The run of one attack (a configuration's section) and seed."""
         return load_config(
