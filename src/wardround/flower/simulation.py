@@ -1,0 +1,55 @@
+"""A federation in Flower's simulation: as many virtual hospitals as one likes, on one machine, through Ray."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from wardround.errors import ConfigError, require
+from wardround.experiments.folder import RunFolder
+from wardround.flower.client_app import answer
+from wardround.flower.config import FederationConfig
+from wardround.flower.coordinator import Listener, coordinate
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    config: FederationConfig, out: Path, workers: int = 2, listen: Listener | None = None
+) -> RunFolder:
+    """Run the federation in Flower's simulation; `workers` hospitals train at a time."""
+    require("ray", "ray")
+    from flwr.simulation import run_simulation
+
+    if not config.has_partition:
+        raise ConfigError("a simulation deals out the server's dataset: add dataset and partition")
+    # Virtual nodes have no keys and another number each time.
+    by_name = config.federation.model_copy(update={"identity": "name"})
+    config = replace(config, federation=by_name)
+    text = yaml.safe_dump(config.plain())
+    client_app, server_app = ClientApp(), ServerApp()
+
+    @client_app.train()
+    @client_app.evaluate()
+    @client_app.query()
+    def work(message: Message, context: Context) -> Message:
+        # Flower does not let a run's configuration be changed: a context of our own, with the node's state in it.
+        told = {**context.run_config, "config-text": text}
+        own = Context(context.run_id, context.node_id, context.node_config, context.state, told)
+        return answer(message, own)
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        coordinate(config, grid, out, listen)
+
+    backend = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
+    }
+    run_simulation(server_app, client_app, config.clients, backend_config=backend)  # type: ignore[arg-type]
+    return RunFolder(Path(out) / config.run.run_name)
