@@ -132,7 +132,7 @@ def _parameters(member: type[Configurable], registry: Registry[Any]) -> str:
     fields = member.Params.model_fields
     if not fields:
         return "None."
-    said = _explained(member.Params)
+    said = explained(member.Params)
     rows = [
         [f"`{name}`", f"`{_default(field)}`", _values(field), " ".join(as_rst(said.get(name, [])))]
         for name, field in fields.items()
@@ -143,7 +143,7 @@ def _parameters(member: type[Configurable], registry: Registry[Any]) -> str:
     return "\n".join(lines)
 
 
-def _explained(params: type[Any]) -> dict[str, list[str]]:
+def explained(params: type[Any]) -> dict[str, list[str]]:
     """The lines written below each parameter, those of base classes too."""
     said: dict[str, list[str]] = {}
     for base in reversed(params.__mro__):

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from sitegen.members import explained
+
+from wardround import aggregators, attacks
 
 ROOT = Path(__file__).parents[2]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
@@ -40,6 +43,17 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess:
         timeout=300,
         check=False,
     )
+
+
+@pytest.mark.parametrize("registry", [aggregators.registry, attacks.registry], ids=["rules", "attacks"])
+def test_every_parameter_says_what_it_does(registry):
+    members = {name: registry.get(name).Params for name in registry.available()}
+    unexplained = {
+        f"{name}.{parameter}"
+        for name, params in members.items()
+        for parameter in params.model_fields.keys() - explained(params).keys()
+    }
+    assert not unexplained, "a line below the parameter becomes its row on the member's page"
 
 
 @pytest.mark.slow

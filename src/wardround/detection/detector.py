@@ -44,13 +44,19 @@ class DetectorParams(Parameters):
     vae_max_dim: int = Field(4096, ge=2)
     """Updates longer than this are projected to it."""
     vae_epochs: int = Field(25, ge=1)
+    """Passes of the autoencoder over its rows, a time of practice."""
     vae_beta: float = Field(0.1, ge=0)
+    """Weight of the autoencoder's divergence term."""
     vae_rounds: int = Field(3, ge=1)
     """Rounds whose central clients the autoencoder learns from, beside the server's own updates."""
     attention_epochs: int = Field(15, ge=1)
+    """Passes of the attention over the made-up rounds."""
     memory_rounds: int = Field(5, ge=1)
+    """Rounds of each client that the attention looks back on."""
     rl_lr: float = Field(0.001, gt=0)
+    """Learning rate of the agent."""
     rl_gamma: float = Field(0.99, ge=0, le=1)
+    """How much of a later reward counts for the agent."""
     rl_steps: int = Field(200, ge=1)
     """Steps of the agent after each made-up federation."""
     learn_every: int = Field(25, ge=1)

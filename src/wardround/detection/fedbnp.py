@@ -123,6 +123,7 @@ class FedBnp(_Trusting):
         alpha: float = Field(0.6, ge=0, le=1)
         """Share of the attention in the trust; the rest is the agent's."""
         trust: TrustForm = "document"
+        """The document's form, squeezed into (0.5, 0.73), or `sharp`: α·a + (1−α)·π itself."""
 
     @property
     def client_policy(self) -> ClientPolicy:
@@ -144,6 +145,7 @@ class FedBnpSharp(FedBnp):
 
     class Params(FedBnp.Params):
         trust: TrustForm = "sharp"
+        """`sharp`: α·a + (1−α)·π itself; `document`: squeezed into (0.5, 0.73)."""
 
 
 @register("rl")
