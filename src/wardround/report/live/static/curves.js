@@ -75,7 +75,7 @@ export class Curves {
       const swatch = element("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = curve.colour;
       const name = element(curve.chosen ? "b" : "span", {}, curve.name);
-      return element("li", {}, swatch, name, " ", element("b", {}, fixed(curve.points.at(-1)?.[1], 3)));
+      return element("li", {}, swatch, name, ": ", element("b", {}, fixed(curve.points.at(-1)?.[1], 3)));
     }));
   }
 
