@@ -20,7 +20,7 @@ def run(code, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -101,3 +101,33 @@ def test_nowhere_to_write_a_cache_is_no_obstacle():
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+UNDER_ATTACK = """
+    import torch
+    from numba.core.event import install_recorder
+    from wardround import Updates, aggregators
+
+    n, d = 12, 66_000
+    generator = torch.Generator().manual_seed(0)
+    honest, weights = torch.randn(n, d, generator=generator), torch.randn(d, generator=generator)
+    colluding, huge = honest.clone(), honest.clone()
+    colluding[::2] = 1000 * weights
+    huge[3] *= 1e20
+    for name in ("krum", "dos", "caac", "lasa", "bulyan"):
+        rule = aggregators.create(name)
+        with install_recorder("numba:compile") as ahead:
+            rule.warm_up(n, d)
+        with install_recorder("numba:compile") as meanwhile:
+            for t, rows in enumerate((honest, honest, colluding, huge), 1):
+                rule.aggregate(Updates(rows), t, global_weights=weights)
+        print(name, len(ahead.buffer) > 0, len(meanwhile.buffer))
+"""
+
+
+@pytest.mark.slow
+def test_no_round_waits_for_the_compiler(tmp_path):
+    """Nor the first under attack: colluders, most of the sampled rows; and rows that do not fit float32."""
+    done = run(UNDER_ATTACK, NUMBA_CACHE_DIR=str(tmp_path))  # nothing is compiled yet
+    assert done.stdout.splitlines()[0] == "krum True 0", done.stderr
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["0"] * 5
