@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wardround.aggregators.projection import Projection
 from wardround.detection.features import FEATURES, central_rows, measure, measured_again, standardised
-from wardround.detection.projection import Projection
 
 
 def rows_of(n, d, seed=0):

@@ -7,11 +7,11 @@ The rules `fedbnp`, `fedbnp-sharp` and `rl` put the parts together; they are fou
 ['fedbnp', 'fedbnp-sharp', 'rl']
 """
 
+from wardround.aggregators.projection import Projection
 from wardround.detection.agent import Agent
 from wardround.detection.attention import DualAttention
 from wardround.detection.detector import Detector, DetectorParams
 from wardround.detection.features import FEATURES, measure, standardised
-from wardround.detection.projection import Projection
 from wardround.detection.shapley import Game, coalition_game, exact_shapley, monte_carlo_shapley
 from wardround.detection.trust import combined_trust
 from wardround.detection.vae import Vae

@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators.base import ServerSide
+from wardround.aggregators.projection import Projection
 from wardround.detection.agent import Agent
 from wardround.detection.attention import DualAttention
 from wardround.detection.features import central_rows, measure, standardised
 from wardround.detection.fingerprints import Fingerprints, take
 from wardround.detection.memory import Memory
 from wardround.detection.practice import Practice, labelled_rounds, transitions
-from wardround.detection.projection import Projection
 from wardround.detection.vae import Vae
 from wardround.errors import DataError
 from wardround.randomness import seed_for, torch_generator

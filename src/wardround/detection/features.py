@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.order_statistics import GAUSSIAN_MAD
-from wardround.detection.projection import Projection
+from wardround.aggregators.projection import Projection
 from wardround.threads import one_thread
 
 __all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measured_again", "standardised"]

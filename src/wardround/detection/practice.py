@@ -14,12 +14,12 @@ from torch import Tensor
 
 from wardround.aggregators.base import ServerSide
 from wardround.aggregators.kernels import squared_norms
+from wardround.aggregators.projection import Projection
 from wardround.detection.agent import Agent, Transitions, explored, reward
 from wardround.detection.attention import LabelledRounds
 from wardround.detection.features import Geometry, measure, measured_again, standardised
 from wardround.detection.fingerprints import CANDIDATES, Fingerprints, take
 from wardround.detection.memory import Memory
-from wardround.detection.projection import Projection
 from wardround.detection.shapley import room_for
 from wardround.detection.trust import shares
 from wardround.detection.vae import Vae, comparable

@@ -1,0 +1,216 @@
+"""CAAC-Guard: CAAC-FL's idea made sound. Profiles that no attack can teach, peers, and company."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.aggregators.base import Aggregator, Context, Parameters, register
+from wardround.aggregators.guard_profiles import (
+    HEADING,
+    HEADING_SPREAD,
+    LEVEL,
+    LEVEL_SPREAD,
+    Past,
+    Profiles,
+)
+from wardround.aggregators.guard_tests import cosine_gaps, excess_norms, in_step, isolation, twins
+from wardround.aggregators.kernels import norm, row_dots, squared_distances, weighted_sum
+from wardround.aggregators.projection import Projection
+from wardround.errors import ParameterError
+from wardround.updates import Aggregation, Updates
+
+TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift")
+"""The tests in the order of their codes in the column `why`: 1, 2, …; 0 is nothing, 7 probation."""
+PROBATION = len(TESTS) + 1
+EXCESS_FACTORS = (3.0, 6.0)
+JUMP_LIMITS = (math.log(2.0), math.log(5.0))
+REVERSAL_LIMITS = (0.5, 1.2)
+BACKWARDS = -0.15
+"""Only a heading below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
+FORGETTING = 0.98
+"""How the clipping norm may fall from round to round: slower than the norms of clients that have converged."""
+
+
+@register("caac-guard")
+class CaacGuard(Aggregator):
+    r"""Judge clients by their peers, their own accepted past and their company; average the rest, clipped.
+
+    Six tests, each a score with limit 1, give a verdict in every round, from the first on:
+
+    1. `excess`: the norm is far above that of clients of its size (log scale; only without a past that vouches).
+    2. `jump`: the norm is far above the client's own past norms, beyond what all clients do.
+    3. `isolation`: the row is as unrelated to all others as noise is.
+    4. `twin`: the row is far closer to another than clients of this round ever are: collusion.
+       Of twins, the one that fits its own past best is spared if it fits it well.
+    5. `reversal`: the row points against the client's own past, and did not before.
+    6. `drift`: the client turns away from its own past in step with another.
+
+    A client flagged three times is on probation, and flagged, until it has been unsuspicious for as long.
+    Profiles (log-norm, direction, their spreads) learn from accepted rows only. With :math:`m_i` the
+    sample counts capped at `sample_cap` times their median and A the accepted clients,
+
+    .. math::
+        \Delta = \sum_{i\in A} \frac{m_i}{\sum_{j\in A} m_j} \min\Big(1, \frac{B}{\|U_i\|}\Big) U_i, \qquad
+        B_t = \max(\mathrm{median}\,\|U\|, 0.98\,B_{t-1})
+
+    the median over all or over the accepted clients, whichever is less. With `root: true` the server's own
+    update :math:`g_0` votes too, and directions are trusted as far as they agree with it:
+
+    .. math::
+        \Delta = \frac{g_0 + \sum_{i\in A} \mathrm{TS}_i \tfrac{B}{\|U_i\|} U_i}{1 + \sum_{i\in A} \mathrm{TS}_i},
+        \qquad \mathrm{TS}_i = \max(0, \cos(U_i, g_0))
+
+    The tests' limits follow from `target_fpr` by the Vysochanskij–Petunin inequality, which holds for every
+    unimodal distribution: :math:`z = 2 / (3\sqrt{\mathrm{target\_fpr}})` standard deviations.
+
+    >>> import torch
+    >>> from wardround import Updates, aggregators
+    >>> rows = torch.randn(8, 500, generator=torch.Generator().manual_seed(0)) + 1
+    >>> rows[0] *= -10
+    >>> rows[1] = rows[2] + 1e-3
+    >>> out = aggregators.create("caac-guard").aggregate(Updates(rows))
+    >>> out.flags.tolist(), out.columns["why"].int().tolist()
+    ([True, True, True, False, False, False, False, False], [1, 4, 4, 0, 0, 0, 0, 0])
+    """
+
+    class Params(Parameters):
+        root: bool = False
+        """The server has trusted samples: its own update (`root_update`) votes and weighs the others."""
+        target_fpr: float = Field(0.02, gt=0, lt=1)
+        """Share of honest verdicts that may be wrong; sets how many standard deviations are too many."""
+        sample_cap: float = Field(2.0, ge=1)
+        """Reported sample counts above this multiple of their median count as that multiple."""
+        twin_ratio: float = Field(0.1, gt=0, lt=1)
+        """Closer than this share of the usual distance to the nearest peer is too close."""
+        drift_limit: float = Field(0.25, gt=0)
+        """Mean loss of heading over the window from which turning away in step is flagged."""
+        drift_tolerance: float = Field(0.12, gt=0, lt=1)
+        """How much two losses of heading may differ, relatively, to be called in step."""
+        projection: int = Field(512, ge=16)
+        """Length at which past directions are kept."""
+
+    def __init__(self, params: Any = None) -> None:
+        super().__init__(params)
+        self.z = 2 / (3 * math.sqrt(self.params.target_fpr))
+        self.profiles = Profiles()
+        self.clip = 0.0
+
+    @property
+    def needs_root_update(self) -> bool:  # type: ignore[override]
+        """Only with `root: true`."""
+        return bool(self.params.root)
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        norms = updates.norms
+        present = norms > 0
+        smallest = norms[present].min() if bool(present.any()) else 1.0
+        log_norms = torch.where(present, norms, smallest).log()
+        projected = Projection(updates.dimension, self.params.projection, seed=0).apply(updates.matrix)
+        past = self.profiles.of(updates.clients, projected.shape[1])
+        headings = past.headings(projected)
+
+        scores = self._scores(updates, past, log_norms, headings)
+        worst, which = scores.max(0)
+        suspicious = worst > 1
+        flags = suspicious | self.profiles.count(past, suspicious)
+        if bool(flags.all()):  # nobody left to compare with: nobody stands out
+            flags = torch.zeros_like(flags)
+        why = torch.where(suspicious, which + 1, PROBATION) * flags
+        self.profiles.learn(past, ~flags & present, log_norms, headings, projected)
+
+        bound = min(float(norms.quantile(0.5)), float(norms[~flags].quantile(0.5)))
+        self.clip = max(bound, FORGETTING * self.clip)
+        columns = {
+            "norm": norms,
+            "heading": headings,
+            "why": why.double(),
+            **dict(zip(TESTS, scores, strict=True)),
+        }
+        if self.params.root:
+            result = self._trusting(updates, context, flags)
+        else:
+            result = self._clipped_mean(updates, flags)
+        result.columns = {**columns, **result.columns}
+        result.scores, result.flags = worst, flags
+        return result
+
+    def _scores(self, updates: Updates, past: Past, log_norms: Tensor, headings: Tensor) -> Tensor:
+        """Tests × clients."""
+        known, none = past.known, torch.zeros(len(updates), dtype=torch.float64)
+        level, level_spread = past.scalars[:, LEVEL], past.scalars[:, LEVEL_SPREAD]
+        heading, heading_spread = past.scalars[:, HEADING], past.scalars[:, HEADING_SPREAD]
+
+        rise = torch.where(known & (updates.norms > 0), log_norms - level, none)
+        trend = float(rise[known].quantile(0.5)) if bool(known.any()) else 0.0
+        jump = (rise - max(0.0, trend)) / (self.z * level_spread).clamp(*JUMP_LIMITS)
+        jump = torch.where(known, jump, none)
+        vouched = known & (jump < 0.5)
+        excess = excess_norms(log_norms, updates.num_samples, self.z, EXCESS_FACTORS)
+        excess = torch.where(vouched, none, excess)
+
+        lost = heading - headings
+        reversal = lost / (self.z * heading_spread).clamp(*REVERSAL_LIMITS)
+        reversal = torch.where(known & (headings < BACKWARDS), reversal, none)
+
+        common = float(headings[known].quantile(0.5)) if bool(known.any()) else 1.0
+        shortfall = torch.where(known, 1 - headings / max(common, 0.2), none).clamp(-1, 2)
+        window = self.profiles.watch(past, shortfall)
+        drift = in_step(window, self.params.drift_limit, self.params.drift_tolerance)
+
+        gaps = cosine_gaps(squared_distances(updates), updates.norms)
+        noise = isolation(gaps, updates.norms, updates.dimension)
+        pairs = twins(gaps, self.params.twin_ratio, noise > 1)
+        misfit = torch.maximum(lost.abs() / heading_spread, (log_norms - level).abs() / level_spread)
+        fits = known & (misfit < 2)
+        best = misfit <= torch.where(pairs > 1, misfit[None, :], torch.inf).min(1).values
+        twin = torch.where(fits & best, none, pairs.max(1).values)
+        return torch.stack([excess, jump, noise, twin, reversal, drift])
+
+    def _clipped_mean(self, updates: Updates, flags: Tensor) -> Aggregation:
+        counts, accepted = updates.num_samples, ~flags
+        capped = counts.clamp(max=self.params.sample_cap * float(counts[accepted].quantile(0.5))) * accepted
+        weights = capped / capped.sum() if bool(capped.sum() > 0) else accepted / accepted.sum()
+        scale = torch.where(updates.norms > self.clip, self.clip / updates.norms.clamp(min=1e-300), 1.0)
+        delta = weighted_sum(updates.matrix, weights * scale)
+        return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
+
+    def _trusting(self, updates: Updates, context: Context, flags: Tensor) -> Aggregation:
+        root = context.root_update
+        assert root is not None  # `needs_root_update` has seen to it
+        if len(root) != updates.dimension:
+            raise ParameterError(
+                f"{self.name}: root_update has {len(root)} entries, the updates have {updates.dimension}"
+            )
+        length = norm(root)
+        if not math.isfinite(length):
+            return Aggregation(
+                torch.zeros_like(updates.matrix[0]),
+                weights=torch.zeros(len(updates), dtype=torch.float64),
+                skipped="the server's own root update is not finite",
+            )
+        norms = updates.norms
+        lengths = (norms * length).clamp(min=1e-300)
+        cosines = torch.where(norms * length > 0, row_dots(updates.matrix, root) / lengths, 0.0)
+        trust = cosines.clamp(min=0) * ~flags
+        total = 1 + float(trust.sum())
+        scale = torch.where(norms > 0, self.clip / norms.clamp(min=1e-300), 0.0)
+        delta = weighted_sum(updates.matrix, trust * scale / total)
+        delta += root.to(delta.dtype) / total
+        weights = trust / trust.sum() if bool(trust.sum() > 0) else trust
+        return Aggregation(delta, weights=weights, columns={"root_cosine": cosines, "clip_scale": scale})
+
+    def on_dropped(self, dropped: dict[str, str]) -> None:
+        """Sending something malformed is an offence."""
+        self.profiles.blame([client for client in dropped if client in self.profiles.index])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"clip": self.clip, **self.profiles.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.clip = state["clip"]
+        self.profiles.load_state_dict(state)

@@ -1,0 +1,130 @@
+"""What `caac-guard` remembers of each client: only what it accepted, and nothing of full length.
+
+A profile learns from rows that were not flagged, with innovations cut off at what is usual, so that no attack
+becomes "normal for this client". Directions are kept as short random projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Past", "Profiles"]
+
+SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES = range(6)
+FIRST_SPREAD = 0.15
+"""Spread of log-norm and heading that a client starts with."""
+KNOWN_AFTER = 3
+"""Accepted rounds after which a client is judged by its own past."""
+WINDOW = 5
+"""Rounds over which a turning away is watched."""
+MOST_OFFENCES, PROBATION = 6, 3
+"""Flagged rounds that are remembered; from how many on a client stays flagged although a round looks honest."""
+HEADING_RATE, SPREAD_RATE = 0.3, 0.2
+LEVEL_RATES = (0.05, 0.5)
+"""Bounds on 1/(accepted rounds), the rate at which log-norm and past direction are averaged."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """The profiles of a round's clients, in the order of the round."""
+
+    rows: Tensor
+    scalars: Tensor
+    direction: Tensor
+    """Mean accepted row, projected."""
+
+    @property
+    def known(self) -> Tensor:
+        """Seen often enough to be judged by its own past."""
+        return self.scalars[:, SEEN] >= KNOWN_AFTER
+
+    def headings(self, projected: Tensor) -> Tensor:
+        """Cosine of this round's rows to the clients' own past; 1 where there is none, or nothing was sent."""
+        lengths = (self.direction.square().sum(1) * projected.square().sum(1)).sqrt()
+        dots = (self.direction * projected).sum(1)
+        return torch.where(lengths > 0, dots / lengths.clamp(min=1e-300), 1.0)
+
+
+class Profiles:
+    """A table with a line a client."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        self.scalars = torch.empty(0, 6, dtype=torch.float64)
+        self.shortfalls = torch.empty(0, WINDOW, dtype=torch.float64)
+        self.direction = torch.empty(0, 0, dtype=torch.float64)
+
+    def of(self, clients: Sequence[str], width: int) -> Past:
+        """The clients' profiles; a newcomer gets an empty one, and all lose their direction if D has changed."""
+        if self.direction.shape[1] != width:
+            self.direction = self.direction.new_zeros(len(self.direction), width)
+        newcomers = [client for client in clients if client not in self.index]
+        for client in newcomers:
+            self.index[client] = len(self.index)
+        blank = torch.zeros(len(newcomers), 6, dtype=torch.float64)
+        blank[:, [LEVEL_SPREAD, HEADING_SPREAD]] = FIRST_SPREAD
+        blank[:, HEADING] = 1.0
+        self.scalars = torch.cat([self.scalars, blank])
+        self.shortfalls = torch.cat([self.shortfalls, self.shortfalls.new_zeros(len(newcomers), WINDOW)])
+        self.direction = torch.cat([self.direction, self.direction.new_zeros(len(newcomers), width)])
+        rows = torch.tensor([self.index[client] for client in clients])
+        return Past(rows, self.scalars[rows], self.direction[rows])
+
+    def watch(self, past: Past, shortfalls: Tensor) -> Tensor:
+        """Add a round to the window of shortfalls; returns the window."""
+        window = torch.cat([self.shortfalls[past.rows, 1:], shortfalls[:, None]], 1)
+        self.shortfalls[past.rows] = window
+        return window
+
+    def count(self, past: Past, suspicious: Tensor) -> Tensor:
+        """Remember who was suspicious; returns who is on probation."""
+        before = past.scalars[:, OFFENCES]
+        offences = torch.where(suspicious, before + 1, before - 1).clamp(0, MOST_OFFENCES)
+        self.scalars[past.rows, OFFENCES] = offences
+        return offences >= PROBATION
+
+    def blame(self, clients: Sequence[str]) -> None:
+        """An offence that is not in the rows."""
+        rows = [self.index[client] for client in clients]
+        self.scalars[rows, OFFENCES] = (self.scalars[rows, OFFENCES] + 1).clamp(max=MOST_OFFENCES)
+
+    def learn(
+        self, past: Past, accepted: Tensor, log_norms: Tensor, headings: Tensor, projected: Tensor
+    ) -> None:
+        """Take in the accepted clients' round: levels by winsorised innovations, the direction by its mean."""
+        rows, old = past.rows[accepted], past.scalars[accepted]
+        log_norms, headings, projected = log_norms[accepted], headings[accepted], projected[accepted]
+        seen = old[:, SEEN]
+        first = seen == 0
+        rate = torch.where(first, 1.0, (1 / (seen + 1)).clamp(*LEVEL_RATES))
+        level, spread = _moved(log_norms, old[:, LEVEL], old[:, LEVEL_SPREAD], rate)
+        self.scalars[rows, LEVEL] = torch.where(first, log_norms, level)
+        self.scalars[rows, LEVEL_SPREAD] = torch.where(first, old[:, LEVEL_SPREAD], spread)
+        heading, spread = _moved(headings, old[:, HEADING], old[:, HEADING_SPREAD], HEADING_RATE)
+        self.scalars[rows, HEADING] = torch.where(first, old[:, HEADING], heading)
+        self.scalars[rows, HEADING_SPREAD] = torch.where(first, old[:, HEADING_SPREAD], spread)
+        direction = past.direction[accepted]
+        self.direction[rows] = direction + rate[:, None] * (projected - direction)
+        self.scalars[rows, SEEN] = seen + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and strings."""
+        tables = {name: getattr(self, name).clone() for name in ("scalars", "shortfalls", "direction")}
+        return {"clients": list(self.index), **tables}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.index = {client: row for row, client in enumerate(state["clients"])}
+        for name in ("scalars", "shortfalls", "direction"):
+            setattr(self, name, state[name].clone())
+
+
+def _moved(values: Tensor, mean: Tensor, spread: Tensor, rate: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Mean and spread after an innovation that counts for three spreads at most."""
+    innovation = (values - mean).clamp(-3 * spread, 3 * spread)
+    return mean + rate * innovation, torch.sqrt((1 - SPREAD_RATE) * spread**2 + SPREAD_RATE * innovation**2)
