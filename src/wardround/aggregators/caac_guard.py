@@ -131,10 +131,9 @@ class CaacGuard(Aggregator):
             "why": why.double(),
             **dict(zip(TESTS, scores, strict=True)),
         }
-        if self.params.root:
-            result = self._trusting(updates, context, flags)
-        else:
-            result = self._clipped_mean(updates, flags)
+        root = context.root_update
+        rooted = self.params.root
+        result = self._trusting(updates, flags, root) if rooted else self._clipped_mean(updates, flags)
         result.columns = {**columns, **result.columns}
         result.scores, result.flags = worst, flags
         return result
@@ -179,8 +178,7 @@ class CaacGuard(Aggregator):
         delta = weighted_sum(updates.matrix, weights * scale)
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
 
-    def _trusting(self, updates: Updates, context: Context, flags: Tensor) -> Aggregation:
-        root = context.root_update
+    def _trusting(self, updates: Updates, flags: Tensor, root: Tensor | None) -> Aggregation:
         assert root is not None  # `needs_root_update` has seen to it
         if len(root) != updates.dimension:
             raise ParameterError(
