@@ -27,7 +27,8 @@ from wardround.updates import Aggregation, Updates
 TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift")
 """The tests in the order of their codes in the column `why`: 1, 2, …; 0 is nothing, 7 probation."""
 PROBATION = len(TESTS) + 1
-EXCESS_FACTORS = (3.0, 6.0)
+EXCESS_FACTORS = (2.5, 4.0)
+"""A norm so many times that of peers is never, is always in excess."""
 JUMP_LIMITS = (math.log(2.0), math.log(5.0))
 REVERSAL_LIMITS = (0.5, 1.2)
 BACKWARDS = -0.15
@@ -89,7 +90,7 @@ class CaacGuard(Aggregator):
         """Closer than this share of the usual distance to the nearest peer is too close."""
         drift_limit: float = Field(0.25, gt=0)
         """Mean loss of heading over the window from which turning away in step is flagged."""
-        drift_tolerance: float = Field(0.12, gt=0, lt=1)
+        drift_tolerance: float = Field(0.06, gt=0, lt=1)
         """How much two losses of heading may differ, relatively, to be called in step."""
         projection: int = Field(512, ge=16)
         """Length at which past directions are kept."""

@@ -19,13 +19,14 @@ KEYS = ("name", "base", "axes", "runs", "seeds")
 
 
 def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
-    """The runs of a matrix: `base` × (`axes` product or `runs` list) × `seeds`, each once.
+    """The runs of a matrix: `seeds` × `base` × (`runs` list × `axes` product), each once.
 
-    An axis or a run may name a `scenario`: an attack of the literature as `wardround list scenarios` has it.
+    Seed by seed: a worker then loads a dataset once for all runs on it, and a matrix that is stopped half-way
+    has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as `wardround list scenarios` has it.
 
     >>> found = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
     >>> [(config.aggregator["name"], config.seed) for config in found]
-    [('fedavg', 0), ('fedavg', 1), ('mean', 0), ('mean', 1)]
+    [('fedavg', 0), ('mean', 0), ('fedavg', 1), ('mean', 1)]
     """
     for key in matrix:
         if key not in KEYS:
@@ -39,9 +40,9 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [
         load_config(override(base, {**dotted(change), **point, "seed": seed}), where)
+        for seed in seeds
         for change in runs
         for point in points
-        for seed in seeds
     ]
     return list({config.hash: config for config in configs}.values())
 

@@ -1,0 +1,98 @@
+"""Each statistic of caac-guard, derived by hand."""
+
+import math
+
+import pytest
+import torch
+
+from wardround.aggregators.guard_tests import (
+    cosine_gaps,
+    excess_norms,
+    in_step,
+    isolation,
+    size_slope,
+    twins,
+)
+from wardround.aggregators.kernels import squared_distances
+from wardround.updates import Updates
+
+
+def gaps_of(rows):
+    updates = Updates(rows)
+    return cosine_gaps(squared_distances(updates), updates.norms)
+
+
+def honest(n, d, seed=0, common=1.0):
+    return common + torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_gaps_are_one_minus_the_cosine_and_keep_the_digits_of_near_twins():
+    rows = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-1.0, 0.0, 0.0], [3.0, 3e-6, 0.0], [0.0, 0.0, 0.0]])
+    gaps = gaps_of(rows.double())
+    assert gaps[0, :3].tolist() == pytest.approx([0, 1, 2])
+    assert gaps[0, 3].item() == pytest.approx(1e-12 / 2, rel=1e-3)  # 1 − cos(1e-6)
+    assert gaps[4, :4].tolist() == [1.0] * 4
+
+
+def test_a_random_row_is_isolated_and_nobody_else():
+    rows = honest(20, 2000)
+    noise = torch.randn(3, 2000, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    rows[:3] = noise
+    updates = Updates(rows)
+    scores = isolation(gaps_of(rows), updates.norms, 2000)
+    assert (scores > 1).tolist() == [True] * 3 + [False] * 17
+    # By hand: D/(N−1) Σ cos², against 1 + 5·sqrt(2/(N−1)).
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    squares = (unit @ unit.T).fill_diagonal_(0).square().sum(1) * 2000 / 19
+    assert scores[0].item() == pytest.approx((1 + 5 * math.sqrt(2 / 19)) / squares[0].item())
+
+
+def test_where_everyone_is_noise_nobody_is_isolated():
+    rows = torch.randn(20, 2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert isolation(gaps_of(rows), torch.ones(20), 2000).max() == 0
+
+
+def test_twins_stand_out_by_the_usual_distance_to_the_nearest():
+    rows = honest(10, 500)
+    rows[1] = rows[0] + 1e-3 * rows[2]
+    gaps = gaps_of(rows)
+    scores = twins(gaps, 0.1, torch.zeros(10, dtype=torch.bool))
+    assert (scores > 1).nonzero().tolist() == [[0, 1], [1, 0]]
+    nearest = (gaps + 3 * torch.eye(10)).min(1).values
+    assert scores[0, 1].item() == pytest.approx((0.1 * nearest.quantile(0.5) / gaps[0, 1]).item())
+
+
+def test_a_few_far_rows_do_not_make_twins_of_the_others():
+    rows = honest(20, 2000)
+    rows[:8] = torch.randn(8, 2000, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    isolated = torch.arange(20) < 8
+    assert twins(gaps_of(rows), 0.1, isolated).max() < 1
+
+
+def test_norms_are_compared_among_clients_of_a_size():
+    samples = torch.tensor([100.0, 200.0, 400.0, 800.0, 1600.0])
+    log_norms = 0.9 * samples.log()
+    assert size_slope(log_norms, samples.log()) == pytest.approx(0.9)
+    log_norms[0] += math.log(10)  # a small client with the norm of a large one
+    scores = excess_norms(log_norms, samples, 4.7, (3.0, 6.0))
+    assert (scores > 1).tolist() == [True, False, False, False, False]
+
+
+def test_many_liars_cannot_hide_in_the_spread_they_make():
+    """8 of 20 send ten times too much: the limit is at most a factor of six above the median."""
+    log_norms = 0.05 * torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    log_norms[:8] += math.log(10)
+    assert (excess_norms(log_norms, torch.ones(20), 50.0, (3.0, 6.0)) > 1).tolist() == [True] * 8 + [False] * 12
+
+
+def test_a_false_count_explains_no_more_than_a_slope_of_one():
+    log_norms, samples = torch.zeros(6), torch.tensor([1e9, 1.0, 2.0, 3.0, 4.0, 5.0])
+    log_norms[0] = 100.0
+    assert 0 <= size_slope(log_norms, samples.log()) <= 1
+
+
+def test_turning_in_step_counts_and_turning_alone_does_not():
+    together = torch.linspace(0, 0.8, 5).repeat(2, 1)
+    alone = torch.linspace(0.8, 0.4, 5)[None]
+    scores = in_step(torch.cat([together, alone, torch.zeros(2, 5)]).double(), limit=0.25, tolerance=0.06)
+    assert scores.tolist() == pytest.approx([0.4 / 0.25, 0.4 / 0.25, 0, 0, 0])
