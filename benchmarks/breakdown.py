@@ -47,6 +47,8 @@ CLAIMS = (
     Claim("fltrust", 20, "direction from g₀, length ‖g₀‖"),
     Claim("lasa", 9, "clipped to the median norm"),
     Claim("caac", 9, "clipped to at most f_max · median norm"),
+    Claim("caac-guard", 10, "clipped to the median norm; one more by the flags"),
+    Claim("caac-guard", 10, "the same, and g₀ votes", {"root": True}),
 )
 NO_CLAIM = (
     Claim("fedavg", 0, "none"),

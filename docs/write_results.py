@@ -23,6 +23,7 @@ wardround analyze runs/results --out runs/results-tables          # the tables b
 wardround report runs/results --out report.html --figures figures  # the figures below, as PNG, SVG and PDF
 python docs/write_results.py runs/results                          # this page
 ```"""
+KEPT = "<!-- written by "  # what follows is another program's, write_guard.py's for one
 SINGLE = (("caac", "sign-flip"), ("fltrust", "sign-flip"), ("caac", "slow-drift"))  # runs shown from within
 
 
@@ -76,7 +77,10 @@ def main() -> None:
     for old in (DOCS / "figures").glob("*.png"):
         old.unlink()
     write_figures(figures, DOCS / "figures", ["png"], dpi=110)
-    (DOCS / "results.md").write_text(page(contents, figures), encoding="utf-8")
+    results = DOCS / "results.md"
+    kept = KEPT + results.read_text(encoding="utf-8").partition(KEPT)[2] if results.exists() else ""
+    written = page(contents, figures) + (f"\n{kept}" if kept != KEPT else "")
+    results.write_text(written, encoding="utf-8")
     print(f"{DOCS / 'results.md'}: {len(contents.runs)} runs, {len(figures)} figures")
 
 

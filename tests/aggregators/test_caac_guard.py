@@ -85,7 +85,9 @@ def test_the_column_why_names_the_test(craft, why):
 
 
 def test_a_newcomer_is_judged_by_its_peers():
-    out = run(aggregators.create("caac-guard"), 1, Population(), lambda rows, t: 20 * rows[:1], byzantine=1)[0]
+    out = run(aggregators.create("caac-guard"), 1, Population(), lambda rows, t: 20 * rows[:1], byzantine=1)[
+        0
+    ]
     assert out.columns["why"].int().tolist() == [EXCESS] + [0] * (N - 1)
 
 

@@ -27,7 +27,9 @@ def honest(n, d, seed=0, common=1.0):
 
 
 def test_gaps_are_one_minus_the_cosine_and_keep_the_digits_of_near_twins():
-    rows = torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-1.0, 0.0, 0.0], [3.0, 3e-6, 0.0], [0.0, 0.0, 0.0]])
+    rows = torch.tensor(
+        [[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-1.0, 0.0, 0.0], [3.0, 3e-6, 0.0], [0.0, 0.0, 0.0]]
+    )
     gaps = gaps_of(rows.double())
     assert gaps[0, :3].tolist() == pytest.approx([0, 1, 2])
     assert gaps[0, 3].item() == pytest.approx(1e-12 / 2, rel=1e-3)  # 1 − cos(1e-6)
@@ -82,7 +84,9 @@ def test_many_liars_cannot_hide_in_the_spread_they_make():
     """8 of 20 send ten times too much: the limit is at most a factor of six above the median."""
     log_norms = 0.05 * torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     log_norms[:8] += math.log(10)
-    assert (excess_norms(log_norms, torch.ones(20), 50.0, (3.0, 6.0)) > 1).tolist() == [True] * 8 + [False] * 12
+    assert (excess_norms(log_norms, torch.ones(20), 50.0, (3.0, 6.0)) > 1).tolist() == [True] * 8 + [
+        False
+    ] * 12
 
 
 def test_a_false_count_explains_no_more_than_a_slope_of_one():
