@@ -233,7 +233,8 @@ def drift_line(runs: list[Run]) -> str:
     shares = {name: fmean(values) for name, values in flagged.items()}
     return (
         f"Benign drift (`guard-drift`, {len(runs)} runs of 100 rounds): flagged in "
-        f"{shares['drifting']:.2%} of the rounds of hospitals whose patients change, {shares['steady']:.2%} of the others'."
+        f"{shares['drifting']:.2%} of the rounds of hospitals whose patients change, "
+        f"{shares['steady']:.2%} of the others'."
     ).replace("%", " %")
 
 

@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators.base import Aggregator, Context, Parameters, register
+from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
+from wardround.aggregators.fltrust import root_length, skipped_without_root
 from wardround.aggregators.guard_profiles import (
     HEADING,
     HEADING_SPREAD,
@@ -19,9 +20,8 @@ from wardround.aggregators.guard_profiles import (
     Profiles,
 )
 from wardround.aggregators.guard_tests import cosine_gaps, excess_norms, in_step, isolation, twins
-from wardround.aggregators.kernels import norm, row_dots, squared_distances, weighted_sum
+from wardround.aggregators.kernels import weighted_sum
 from wardround.aggregators.projection import Projection
-from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 
 TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift")
@@ -106,6 +106,9 @@ class CaacGuard(Aggregator):
         """Only with `root: true`."""
         return bool(self.params.root)
 
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(gram=True, dots_with=context.root_update if self.params.root else None)
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         norms = updates.norms
         present = norms > 0
@@ -115,7 +118,8 @@ class CaacGuard(Aggregator):
         past = self.profiles.of(updates.clients, projected.shape[1])
         headings = past.headings(projected)
 
-        scores = self._scores(updates, past, log_norms, headings)
+        gaps = cosine_gaps(context.survey.squared_distances, norms)
+        scores = self._scores(updates, past, log_norms, headings, gaps)
         worst, which = scores.max(0)
         suspicious = worst > 1
         flags = suspicious | self.profiles.count(past, suspicious)
@@ -132,14 +136,15 @@ class CaacGuard(Aggregator):
             "why": why.double(),
             **dict(zip(TESTS, scores, strict=True)),
         }
-        root = context.root_update
         rooted = self.params.root
-        result = self._trusting(updates, flags, root) if rooted else self._clipped_mean(updates, flags)
+        result = self._trusting(updates, flags, context) if rooted else self._clipped_mean(updates, flags)
         result.columns = {**columns, **result.columns}
         result.scores, result.flags = worst, flags
         return result
 
-    def _scores(self, updates: Updates, past: Past, log_norms: Tensor, headings: Tensor) -> Tensor:
+    def _scores(
+        self, updates: Updates, past: Past, log_norms: Tensor, headings: Tensor, gaps: Tensor
+    ) -> Tensor:
         """Tests × clients."""
         known, none = past.known, torch.zeros(len(updates), dtype=torch.float64)
         level, level_spread = past.scalars[:, LEVEL], past.scalars[:, LEVEL_SPREAD]
@@ -162,7 +167,6 @@ class CaacGuard(Aggregator):
         window = self.profiles.watch(past, shortfall)
         drift = in_step(window, self.params.drift_limit, self.params.drift_tolerance)
 
-        gaps = cosine_gaps(squared_distances(updates), updates.norms)
         noise = isolation(gaps, updates.norms, updates.dimension)
         pairs = twins(gaps, self.params.twin_ratio, noise > 1)
         misfit = torch.maximum(lost.abs() / heading_spread, (log_norms - level).abs() / level_spread)
@@ -179,22 +183,12 @@ class CaacGuard(Aggregator):
         delta = weighted_sum(updates.matrix, weights * scale)
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
 
-    def _trusting(self, updates: Updates, flags: Tensor, root: Tensor | None) -> Aggregation:
-        assert root is not None  # `needs_root_update` has seen to it
-        if len(root) != updates.dimension:
-            raise ParameterError(
-                f"{self.name}: root_update has {len(root)} entries, the updates have {updates.dimension}"
-            )
-        length = norm(root)
-        if not math.isfinite(length):
-            return Aggregation(
-                torch.zeros_like(updates.matrix[0]),
-                weights=torch.zeros(len(updates), dtype=torch.float64),
-                skipped="the server's own root update is not finite",
-            )
-        norms = updates.norms
-        lengths = (norms * length).clamp(min=1e-300)
-        cosines = torch.where(norms * length > 0, row_dots(updates.matrix, root) / lengths, 0.0)
+    def _trusting(self, updates: Updates, flags: Tensor, context: Context) -> Aggregation:
+        if not math.isfinite(root_length(self.name, updates, context)):
+            return skipped_without_root(updates)
+        root, norms = context.root_update, updates.norms
+        assert root is not None  # or it would have no length
+        cosines = context.survey.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0) * ~flags
         total = 1 + float(trust.sum())
         scale = torch.where(norms > 0, self.clip / norms.clamp(min=1e-300), 0.0)

@@ -38,19 +38,9 @@ class FlTrust(Aggregator):
         return Wanted(dots_with=context.root_update)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        root = context.root_update
-        assert root is not None  # `needs_root_update` has seen to it
-        if len(root) != updates.dimension:
-            raise ParameterError(
-                f"fltrust: root_update has {len(root)} entries, the updates have {updates.dimension}"
-            )
-        length = context.survey.length
+        length = root_length(self.name, updates, context)
         if not math.isfinite(length):
-            return Aggregation(
-                torch.zeros_like(updates.matrix[0]),
-                weights=torch.zeros(len(updates), dtype=torch.float64),
-                skipped="the server's own root update is not finite",
-            )
+            return skipped_without_root(updates)
         norms = updates.norms
         cosines = context.survey.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0)
@@ -60,3 +50,23 @@ class FlTrust(Aggregator):
         delta = weighted_sum(updates.matrix, weights * scale)
         columns = {"cosine": cosines, "clip_scale": scale}
         return Aggregation(delta, weights=weights, scores=1 - cosines, flags=trust == 0, columns=columns)
+
+
+def root_length(rule: str, updates: Updates, context: Context) -> float:
+    """‖g₀‖ of the server's own update, which must be as long as the rows are."""
+    root = context.root_update
+    assert root is not None  # `needs_root_update` has seen to it
+    if len(root) != updates.dimension:
+        raise ParameterError(
+            f"{rule}: root_update has {len(root)} entries, the updates have {updates.dimension}"
+        )
+    return context.survey.length
+
+
+def skipped_without_root(updates: Updates) -> Aggregation:
+    """The round is skipped: the server has nothing to trust in."""
+    return Aggregation(
+        torch.zeros_like(updates.matrix[0]),
+        weights=torch.zeros(len(updates), dtype=torch.float64),
+        skipped="the server's own root update is not finite",
+    )

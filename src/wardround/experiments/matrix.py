@@ -22,7 +22,8 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     """The runs of a matrix: `seeds` × `base` × (`runs` list × `axes` product), each once.
 
     Seed by seed: a worker then loads a dataset once for all runs on it, and a matrix that is stopped half-way
-    has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as `wardround list scenarios` has it.
+    has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as
+    `wardround list scenarios` has it.
 
     >>> found = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
     >>> [(config.aggregator["name"], config.seed) for config in found]
