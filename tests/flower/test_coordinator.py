@@ -213,6 +213,18 @@ def test_a_hospital_that_reconnects_keeps_its_profile(town):
     assert sorted(joined) == [f"hospital-{i:02d}" for i in range(5)], "nobody joins twice"
 
 
+def test_a_hospital_that_comes_late_takes_part_from_then_on(town):
+    federation = town(rounds=4)
+    federation.grid.offline = {4}
+
+    def arrive_after_the_second(result):
+        federation.grid.offline = set() if result.round >= 2 else {4}
+
+    folder = federation.run(arrive_after_the_second)
+    assert [line["round"] for line in folder.clients() if line["client"] == "hospital-02"] == [3, 4]
+    assert max(federation.clock.naps) <= 1, "nobody was waited for in rounds that had their quorum"
+
+
 def test_quarantine_gives_weight_zero_until_release(town):
     federation = town(rounds=4)
 

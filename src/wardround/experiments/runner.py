@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,16 +32,26 @@ __all__ = [
     "build",
     "campaign_of",
     "class_counts",
+    "concluded",
     "dataset_of",
     "dealt",
     "record",
     "round_line",
+    "rounds",
     "run",
     "schedule_of",
     "versions",
 ]
 
 Listener = Callable[[RoundResult], None]
+
+
+class SteppingFederation(Protocol):
+    """What goes round by round and can be kept between two of them."""
+
+    def step(self, round: int) -> RoundResult: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
 
 
 def build(config: RunConfig, workers: int | None = None) -> Federation:
@@ -153,26 +164,53 @@ def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen:
     folder.cut_after(done)
     folder.write_config({**config.plain(), RECORD: record(federation)})
     federation.rule.warm_up(federation.per_round, federation.layout.size)  # or round 1 would wait for it
+    with concluded(folder):
+        rounds(federation, folder, done, config.rounds, listen)
+
+
+def rounds(
+    federation: SteppingFederation, folder: RunFolder, done: int, last: int, listen: Listener | None
+) -> None:
+    """All rounds after `done`, each on disk before the next begins."""
+    for number in range(done + 1, last + 1):
+        result = federation.step(number)
+        folder.append(round_line(result), result.clients)
+        folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
+        if listen is not None:
+            listen(result)
+
+
+@contextmanager
+def concluded(
+    folder: RunFolder,
+    stops: tuple[type[Exception], ...] = (),
+    tell: Callable[[str, str | None], None] | None = None,
+) -> Iterator[None]:
+    """Write the summary of the run that happens inside, however it ends.
+
+    `stops` are errors that stop a run which can go on later; of a spent budget nothing is raised. `tell` is told
+    how it ended.
+    """
     status, reason = "failed", None
     try:
-        for number in range(done + 1, config.rounds + 1):
-            result = federation.step(number)
-            folder.append(round_line(result), result.clients)
-            folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
-            if listen is not None:
-                listen(result)
+        yield
         status = "finished"
     except KeyboardInterrupt:
         status, reason = "stopped", "interrupted"
         raise
     except BudgetSpent as spent:
         status, reason = "stopped", str(spent)
+    except stops as stop:
+        status, reason = "stopped", str(stop)
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
         told = {"status": status, **({"reason": reason} if reason else {})}
         folder.write_summary({**told, **summarize(folder.rounds(), folder.clients())})
+        if tell is not None:
+            tell(status, reason)
 
 
 def record(federation: Federation) -> dict[str, Any]:

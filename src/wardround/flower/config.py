@@ -289,6 +289,11 @@ def _why_not(config: FederationConfig) -> str | None:
             "a round"
         )
     _check_drill(run, (KnowledgeLevel.OWN,))
+    if run.window().fraction and not config.has_partition:
+        return (
+            "attack.fraction: no hospital attacks because the server says so; a drill is in its hospital.yaml, and "
+            "attack.clients names those who play one, for the record"
+        )
     privacy = run.privacy
     if privacy.mode != "plaintext" and privacy.steward is None:
         return (

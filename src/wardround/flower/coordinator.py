@@ -26,13 +26,13 @@ from wardround.experiments.quarantine import AUDIT_LOG, quarantined
 from wardround.experiments.runner import (
     campaign_of,
     class_counts,
+    concluded,
     dataset_of,
     dealt,
-    round_line,
+    rounds,
     schedule_of,
     versions,
 )
-from wardround.experiments.summary import summarize
 from wardround.federation.client_half import objective_of
 from wardround.federation.loop import participants
 from wardround.federation.protection import Protection
@@ -45,7 +45,6 @@ from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note
 from wardround.flower.openings import WatchedSteward
 from wardround.flower.roster import SHAPE, Roster
 from wardround.flower.workshop import network_of, order_of, work_of
-from wardround.privacy.refusals import BudgetSpent
 from wardround.threads import one_thread
 from wardround.training.base import learning_rate
 from wardround.training.engines import make_trainer
@@ -104,8 +103,11 @@ def _go_on(
     audit = lobby.audit
     folder.cut_after(done)
     folder.write_config({**config.plain(), RECORD: versions()})  # now it is a run, if one without a round
-    status, reason = "failed", None
-    try:
+
+    def ended(status: str, reason: str | None) -> None:
+        audit.append(f"run-{status}", **({"reason": reason} if reason else {}))
+
+    with concluded(folder, (QuorumMissed,), ended):
         audit.append("run-started" if checkpoint is None else "run-resumed", run=folder.path.name, round=done)
         if checkpoint is not None:
             lobby.roster.load_state_dict(checkpoint["federation"]["roster"])
@@ -115,28 +117,7 @@ def _go_on(
             coordinator.load_state_dict(checkpoint["federation"])
         folder.write_config({**config.plain(), RECORD: coordinator.record()})
         coordinator.rule.warm_up(config.per_round, coordinator.layout.size)
-        for number in range(done + 1, config.run.rounds + 1):
-            result = coordinator.step(number)
-            folder.append(round_line(result), result.clients)
-            folder.write_checkpoint({"round": number, "federation": coordinator.state_dict()})
-            if listen is not None:
-                listen(result)
-        status = "finished"
-    except (KeyboardInterrupt, SystemExit):  # Flower ends an app that is told to stop by the latter
-        status, reason = "stopped", "interrupted"
-        raise
-    except BudgetSpent as spent:
-        status, reason = "stopped", str(spent)
-    except QuorumMissed as missed:
-        status, reason = "stopped", str(missed)
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        told = {"status": status, **({"reason": reason} if reason else {})}
-        folder.write_summary({**told, **summarize(folder.rounds(), folder.clients())})
-        audit.append(f"run-{status}", **({"reason": reason} if reason else {}))
+        rounds(coordinator, folder, done, config.run.rounds, listen)
 
 
 class Lobby:
