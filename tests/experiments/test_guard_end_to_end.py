@@ -1,0 +1,52 @@
+"""caac-guard in whole runs, on data and seeds that its tables do not use."""
+
+import pytest
+
+from wardround.experiments import load_config
+from wardround.experiments.runner import build
+from wardround.experiments.summary import detection
+from wardround.threads import one_thread
+
+ROUNDS = 10
+
+
+def run(attack, start=1, **aggregator):
+    config = load_config(
+        {
+            "dataset": {"name": "synthetic", "samples": 3000},
+            "partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3, "sizes": "power-law"},
+            "model": {"name": "mlp", "hidden": [32]},
+            "training": {"optimizer": "adam", "lr": 0.001, "batch_size": 32, "epochs": 1},
+            "aggregator": {"name": "caac-guard", **aggregator},
+            "attack": {"name": attack, "fraction": 0.0 if attack == "none" else 0.4, "start": start},
+            "rounds": ROUNDS,
+            "evaluate_every": ROUNDS,
+            "seed": 107,
+        },
+        "test",
+    )
+    with one_thread():
+        federation = build(config)
+        results = [federation.step(t) for t in range(1, ROUNDS + 1)]
+    return results[-1].metrics["auroc"], detection([line for r in results for line in r.clients], "flag")
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return {root: run("none", root=root) for root in (False, True)}
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_honest_clients_are_left_alone(clean, root):
+    assert clean[root][1]["fpr"] <= 0.02
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize("start", [1, 5])
+@pytest.mark.parametrize("attack", ["sign-flip", "noise", "scaling", "alie"])
+def test_blunt_attacks_are_found_and_cost_little(clean, attack, start, root):
+    auroc, found = run(attack, start, root=root)
+    assert found["tpr"] >= 0.95
+    assert found["fpr"] <= 0.05
+    assert found["latency"] <= 3
+    assert auroc >= clean[root][0] - 0.05
