@@ -11,6 +11,16 @@ __all__ = ["Peers", "columns_of", "number", "stands_out", "why"]
 
 KNOWN = {"round", "client", "byzantine", "attacking", "num_samples", "weight", "score", "flag", "dropped"}
 """What every line has; the rest are the rule's own columns."""
+VERDICTS = {
+    1: "norm far above that of clients of its size",
+    2: "norm far above its own past",
+    3: "as unrelated to the others as noise",
+    4: "nearly the same row as another client",
+    5: "points against its own past",
+    6: "turns away from its past in step with another client",
+    7: "on probation",
+}
+"""What the codes in the column `why` of `caac-guard` say."""
 FEW = 3  # peers that a median needs
 FAR = 3.0  # times the others' usual distance from their median
 SPREAD = 1.4826  # makes the median distance comparable to a standard deviation
@@ -52,13 +62,17 @@ def why(line: Mapping[str, Any], peers: Peers) -> str:
     >>> peers = Peers([{"norm": 1.0}, {"norm": 1.1}, {"norm": 0.9}, {"norm": 1.2}])
     >>> why({"flag": True, "score": 7.2, "norm": 12.0}, peers)
     'score 7.2; norm 12, the others 1.05'
+    >>> why({"flag": True, "score": 7.2, "why": 4.0}, peers)
+    'nearly the same row as another client; score 7.2'
     """
     if line.get("dropped"):
         return f"dropped: {line['dropped']}"
     if not line.get("flag"):
         return ""
     score = number(line.get("score"))
-    told = [] if score is None else [f"score {score:.3g}"]
+    verdict = VERDICTS.get(int(number(line.get("why")) or 0))
+    told = [verdict] if verdict else []
+    told += [] if score is None else [f"score {score:.3g}"]
     return "; ".join(told + stands_out(line, peers)) or "flagged by the rule"
 
 
@@ -67,7 +81,9 @@ def stands_out(line: Mapping[str, Any], peers: Peers, most: int = 2) -> list[str
     found = []
     for name, value in columns_of(line).items():
         usual = peers.usual(name)
-        if usual is None or value == line.get("score"):  # a rule may tell its score as a column, too
+        if (
+            usual is None or name == "why" or value == line.get("score")
+        ):  # a rule may tell its score as a column, too
             continue
         middle, spread = usual
         distance = abs(value - middle) / max(spread, 1e-9 + 1e-6 * abs(middle))
