@@ -7,10 +7,8 @@ handed ids, sample counts, reported metrics and whatever scalars the steward ope
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,15 +17,13 @@ from torch import Tensor
 from wardround.aggregators.base import Aggregator
 from wardround.aggregators.caac import Caac
 from wardround.errors import ConfigError
+from wardround.federation.channel import Channel
 from wardround.privacy.accounting import Ledger, Release
-from wardround.privacy.ciphers import PublicSide, new_secret, public_side
+from wardround.privacy.ciphers import PublicSide
 from wardround.privacy.dp import ProfileNoise, clip_and_noise, poisson_steps
-from wardround.privacy.pads import pad_for, tag_for
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.refusals import Refused, Unsealable
-from wardround.privacy.remote import RemoteSteward
-from wardround.privacy.steward import DEPOSITS, Deposit, Steward, StewardHandle
-from wardround.privacy.vault import client_keys, server_key
+from wardround.privacy.steward import DEPOSITS, Deposit
 from wardround.updates import Aggregation, Updates, guard
 
 __all__ = ["Protection"]
@@ -70,7 +66,7 @@ class Protection:
                 rule.blur = partial(_blur, params.profile_noise.noise(), seed)
         self.channel = None
         if params.mode != "plaintext":
-            self.channel = _Channel(params, clients)
+            self.channel = Channel(params, clients)
             self.channel.public.check(dimension, len(clients or ()))
 
     def check_cohort(self, per_round: int) -> None:
@@ -313,66 +309,6 @@ class Protection:
             self.profile_ledger.load_state_dict(state["profile_ledger"])
         if self.channel is not None:
             self.channel.load_state_dict(state["channel"])
-
-
-class _Channel:
-    """The clients' keys, the server's public context and the way to the steward."""
-
-    def __init__(self, params: PrivacyParams, clients: tuple[str, ...] | None) -> None:
-        self.own: Steward | None = None
-        self.steward: StewardHandle
-        if clients is None:  # each has its own key, at home
-            if params.steward is None:
-                raise ConfigError(
-                    "clients that seal their own updates need a steward process: privacy.steward"
-                )
-            self.keys: dict[str, bytes] = {}
-            self.steward = RemoteSteward(params.steward, server_key(Path(params.steward_keys or "")))
-        elif params.steward is None:
-            self.keys = {client: secrets.token_bytes(32) for client in clients}
-            noise = None if params.profile_noise is None else params.profile_noise.noise()
-            self.own = Steward(
-                new_secret(params.cipher), self.keys, params.mode, params.policy(), profile_noise=noise
-            )
-            self.steward = self.own
-        else:
-            folder = Path(params.steward_keys or "")
-            self.keys = client_keys(folder, params.mode)
-            unknown = [client for client in clients if client not in self.keys]
-            if unknown:
-                raise ConfigError(
-                    f"{folder}: no key of {unknown[0]}; make the steward's folder with all clients"
-                )
-            self.steward = RemoteSteward(params.steward, server_key(folder))
-        cipher, content = self.steward.public_context()
-        if cipher != params.cipher:
-            raise ConfigError(f"privacy.cipher is {params.cipher}, but the steward has keys for {cipher}")
-        self.public: PublicSide = public_side(cipher, content)
-        self.session = self.steward.begin()
-
-    def encrypt_padded(self, client: str, row: Tensor, round: int) -> bytes:
-        """A client's message where the server sums."""
-        return self.public.encrypt(row.double().numpy(), pad_for(self.keys[client], self.session, round))
-
-    def deposit(self, client: str, row: Tensor, round: int) -> Deposit:
-        """A client's message where the steward measures."""
-        ciphertext = self.public.encrypt(row.double().numpy(), None)
-        return Deposit(ciphertext, tag_for(self.keys[client], self.session, round, client, ciphertext))
-
-    def state_dict(self) -> dict[str, Any]:
-        """A steward in this process goes with it: only the sum that cosines are measured against stays.
-
-        One in another process is told which session this run goes on from.
-        """
-        last = None if self.own is None else self.own.sessions[self.session].last_sum
-        return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.own is not None:
-            last = state["last_sum"]
-            self.own.sessions[self.session].last_sum = None if last is None else last.numpy()
-        else:
-            self.session = self.steward.begin(after=state["session"])
 
 
 def _blur(
