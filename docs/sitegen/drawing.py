@@ -44,7 +44,13 @@ def picture(panels: Sequence[Panel], description: str) -> str:
     """The panels, two in a row, as one inline SVG with a description for those who cannot see it."""
     rows = -(-len(panels) // COLUMNS)
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(COLUMNS * PANEL_SIZE[0], rows * PANEL_SIZE[1]), layout="constrained")
+        width, height = COLUMNS * PANEL_SIZE[0], rows * PANEL_SIZE[1]
+        figure = Figure(figsize=(width, height))
+        # Margins by hand, in inches: a layout engine would draw everything three times.
+        figure.subplots_adjust(
+            left=0.6 / width, right=1 - 0.1 / width, bottom=0.45 / height, top=1 - 0.25 / height,
+            wspace=0.65 / (PANEL_SIZE[0] - 0.65), hspace=0.72 / (PANEL_SIZE[1] - 0.72),
+        )  # fmt: skip
         for place, panel in enumerate(panels, 1):
             panel(figure.add_subplot(rows, COLUMNS, place))
         written = io.StringIO()

@@ -219,6 +219,8 @@ def _shares(title: str, label: str, where: Sequence[float], answers: Sequence[Ag
         axes.set(title=title, xlabel=label, ylabel="share")
         if _spans_decades(where):
             axes.set_xscale("log")
+        else:
+            axes.locator_params(axis="x", integer=True)
         axes.legend()
 
     return draw
