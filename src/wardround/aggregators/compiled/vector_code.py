@@ -60,7 +60,7 @@ class _Columns:
         b = self.builder
         address = b.bitcast(self._at(row, column), BYTE.as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), LANE, LANE, LANE])
-        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0i8")
+        function = b.module.declare_intrinsic("llvm.prefetch", [BYTE.as_pointer()], kind)
         # to read (0), into the second-level cache (2), data (1)
         b.call(function, [address, *(ir.Constant(LANE, value) for value in (0, 2, 1))])
 
