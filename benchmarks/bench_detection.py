@@ -19,7 +19,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from wardround.detection import fingerprints, practice
 from wardround.randomness import torch_generator
 
 CLIENTS, SECONDS, MEMORY = 20, 1.5, 2.0
+ROOT = 200
 QUALITY_ATTACKS: dict[str, dict[str, Any]] = {
     "scaling": {"name": "scaling"},
     "partial-scaling": {"name": "partial-scaling"},
@@ -55,7 +56,12 @@ class MadeUpServer:
         self.direction = 0.002 * torch.randn(size, generator=torch_generator(0, "direction"))
         self.training = 0.0
 
-    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+    def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
+        return self.direction
+
+    def root_updates(
+        self, round: int, count: int, group: int = 0, draw: int = 0, sizes: Sequence[int] | None = None
+    ) -> Tensor:
         start = time.process_time()
         generator = torch_generator(0, round, group, draw)
         rows = torch.randn(count, self.size, generator=generator).mul_(0.005).add_(self.direction)
@@ -63,7 +69,13 @@ class MadeUpServer:
         return rows
 
     def plant(
-        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+        self,
+        honest: Tensor,
+        attack: str,
+        round: int,
+        group: int = 0,
+        draw: int = 0,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         byzantine = torch.arange(len(honest)) < 2
         knowledge = Knowledge(round, honest=honest, own_rows=(0, 1), total_clients=len(honest), seed=draw)
@@ -103,7 +115,7 @@ def measure_cost(size: int, repeats: int) -> dict[str, Any]:
     server, rule = MadeUpServer(size), aggregators.create("fedbnp")
     small = MadeUpServer(500)
     aggregators.create("fedbnp", practice_groups=1, practice_draws=1).aggregate(  # imports and first calls
-        Updates(small.root_updates(1, CLIENTS)), 1, torch.zeros(500), small.direction, small
+        Updates(small.root_updates(1, CLIENTS)), 1, torch.zeros(500), server=small
     )
     updates = Updates(server.root_updates(0, CLIENTS, group=99))
     weights = torch.zeros(size)
@@ -112,7 +124,7 @@ def measure_cost(size: int, repeats: int) -> dict[str, Any]:
     for number in range(1, repeats + 2):
         shapley.seconds = server.training = 0.0
         start = time.process_time()
-        out = rule.aggregate(updates, number, weights, server.direction, server)
+        out = rule.aggregate(updates, number, weights, server=server)
         total = time.process_time() - start
         rounds.append(
             {"total": total, "shapley": shapley.seconds, "beside": total - shapley.seconds - server.training}
@@ -165,6 +177,7 @@ def quality_config(dataset: str, attack: dict[str, Any], rule: str, rounds: int,
         "aggregator": {"name": rule},
         "attack": {**attack, "fraction": 0.0 if attack["name"] == "none" else 0.3},
         "rounds": rounds,
+        "root": {"samples": ROOT},
         "evaluate_every": rounds,
         "seed": seed,
     }

@@ -17,11 +17,14 @@ class MadeUpServer:
         self.direction = torch.linspace(-1, 1, size)
         self.evaluated = 0
 
-    def root_updates(self, round, count, group=0, draw=0):
+    def reference(self, round, group=None, draw=0):
+        return self.direction
+
+    def root_updates(self, round, count, group=0, draw=0, sizes=None):
         generator = torch.Generator().manual_seed(seed_for(round, count, group, draw))
         return self.direction + 0.5 * torch.randn(count, self.size, generator=generator)
 
-    def plant(self, honest, attack, round, group=0, draw=0):
+    def plant(self, honest, attack, round, group=0, draw=0, sizes=None):
         byzantine = torch.arange(len(honest)) < 1 + group % 3
         return byzantine, -honest[byzantine]
 
@@ -51,4 +54,7 @@ def make_round():
 @pytest.fixture(scope="session")
 def small():
     """Parameters that keep practice short."""
-    return {"practice_groups": 2, "practice_draws": 2, "rl_steps": 20, "tries": 2, "learn_every": 3}
+    return {
+        "practice_groups": 2, "calm_groups": 1, "practice_draws": 2, "practice_clients": 8, "rl_steps": 20,
+        "tries": 2, "learn_every": 3,
+    }  # fmt: skip

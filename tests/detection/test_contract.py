@@ -26,7 +26,6 @@ def aggregate(make_server):
             updates,
             round=round,
             global_weights=torch.randn(size, generator=generator),
-            root_update=torch.randn(size, generator=generator) + 0.5,
             server=make_server(size),
         )
 

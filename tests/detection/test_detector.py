@@ -13,14 +13,12 @@ SIZE = 30
 
 
 def aggregate(rule, server, updates, t=1):
-    return rule.aggregate(
-        updates, t, global_weights=torch.zeros(SIZE), root_update=server.direction, server=server
-    )
+    return rule.aggregate(updates, t, global_weights=torch.zeros(SIZE), server=server)
 
 
 def test_attackers_like_the_planted_ones_are_found(make_server, make_round):
     server = make_server()
-    rule = aggregators.create("fedbnp-sharp", practice_groups=3, practice_draws=2)
+    rule = aggregators.create("fedbnp-sharp", practice_groups=3, practice_draws=2, practice_clients=8)
     out = aggregate(rule, server, make_round())
     assert out.flags.tolist() == [False] * 12 + [True] * 4
     assert out.weights[12:].sum() < 0.1
@@ -52,9 +50,10 @@ def test_rl_weighs_by_the_policy_alone(make_server, make_round, small):
 def test_cost_is_reported_and_bounded(make_server, small):
     rows = torch.linspace(-1, 1, SIZE) + torch.randn(20, SIZE, generator=torch.Generator().manual_seed(0))
     server, rule = make_server(), aggregators.create("fedbnp", **small)
-    aggregate(rule, server, Updates(rows))
+    for t in (1, 2):  # both with practice
+        aggregate(rule, server, Updates(rows), t)
     before = server.evaluated
-    out = aggregate(rule, server, Updates(rows), 2)
+    out = aggregate(rule, server, Updates(rows), 3)
     assert out.columns["evaluations"].tolist() == [server.evaluated - before] * 20
     assert server.evaluated - before <= 150
 
@@ -63,22 +62,20 @@ def test_practice_is_rare(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
     asked = []
     server.root_updates = lambda *where: asked.append(where[0]) or make_server.root_updates(server, *where)
-    for t in range(1, 6):
+    for t in range(1, 7):
         aggregate(rule, server, make_round(seed=t), t)
-    assert set(asked) == {1, 4}
+    assert set(asked) == {1, 2, 4}, "the first, one after half of three rounds, then every three"
 
 
 @pytest.mark.parametrize("name", ["fedbnp", "fedbnp-sharp", "rl"])
 def test_without_the_servers_side_it_says_what_is_missing(name, make_round):
     with pytest.raises(ParameterError, match=rf"{name} needs server"):
-        aggregators.create(name).aggregate(
-            make_round(), global_weights=torch.zeros(SIZE), root_update=torch.ones(SIZE)
-        )
+        aggregators.create(name).aggregate(make_round(), global_weights=torch.zeros(SIZE))
 
 
 def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
-    server.root_updates = lambda round, count, group, draw: torch.full((count, SIZE), torch.nan)
+    server.root_updates = lambda round, count, *_: torch.full((count, SIZE), torch.nan)
     out = aggregate(rule, server, make_round())
     assert "not finite" in out.skipped
     assert torch.equal(out.delta, torch.zeros(SIZE))
@@ -87,10 +84,10 @@ def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, mak
 
 def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
-    server.direction = torch.full((SIZE,), torch.nan)
+    server.reference = lambda round, group=None, draw=0: (
+        server.direction * (torch.nan if group is None else 1)
+    )
     updates = make_round()
-    rows = make_server().root_updates
-    server.root_updates, server.value = rows, lambda weights: torch.sigmoid(weights[:, 0])
     out = aggregate(rule, server, updates)
     middle = updates.matrix.quantile(0.5, dim=0)
     cosine = torch.cosine_similarity(updates.matrix.double(), middle.double()[None])

@@ -59,7 +59,7 @@ def test_the_unit_of_a_round_is_its_median_norm(scale):
 
 
 def network(**changes):
-    return DualAttention(**{"memory_rounds": 2, "seed": 0, **changes})
+    return DualAttention(**{"memory": 2, "seed": 0, **changes})
 
 
 def made_rounds(count, seed=0, clients=8):
@@ -195,12 +195,45 @@ def test_shares_sum_to_one_even_when_nobody_is_trusted():
     assert shares(torch.zeros(4)).tolist() == [0.25] * 4
 
 
-def test_the_memory_forgets_the_oldest_and_goes_round_the_world():
+def test_the_memory_forgets_the_oldest_but_not_the_mean_and_goes_round_the_world():
     memory = Memory(rounds=2, features=1)
-    for value in (1.0, 2.0, 3.0):
+    for value in (1.0, 2.0, 6.0):
         memory.store(["x"], torch.tensor([[value]]))
     again = Memory(rounds=2, features=1)
     again.load_state_dict(memory.state_dict())
     values, known = again.recall(["y", "x"])
-    assert values[1, :, 0].tolist() == [3.0, 2.0]
-    assert known.tolist() == [[False, False], [True, True]]
+    assert values[1, :, 0].tolist() == [6.0, 2.0, 3.0]
+    assert known.tolist() == [[False, False, False], [True, True, True]]
+    assert again.mean_with(["x", "y"], torch.tensor([[7.0], [5.0]])).flatten().tolist() == [4.0, 5.0]
+
+
+def test_the_mean_forgets_slowly_after_twenty_rounds():
+    memory = Memory(rounds=1, features=1)
+    for _ in range(20):
+        memory.store(["x"], torch.zeros(1, 1))
+    for expected in (1.0, 1.95):  # each new round counts a twentieth
+        memory.store(["x"], torch.full((1, 1), 20.0))
+        assert memory.recall(["x"])[0][0, 1].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("bias", [-5.0, 0.0, 5.0])
+def test_calibrating_leaves_the_wanted_share_of_the_honest_below_one_half(bias):
+    net, rounds = network(), made_rounds(40)
+    net.fit(rounds, epochs=1)
+    with torch.no_grad():
+        net.out.bias += bias  # much too strict, as learnt, much too lenient
+    net.calibrate(rounds, false_alarms=0.1)
+    below = net.trust(rounds.tokens, rounds.memory, rounds.known)[rounds.honest] < 0.5
+    assert below.float().mean().item() == pytest.approx(0.1, abs=0.01)
+
+
+def test_unknown_places_of_the_memory_change_nothing():
+    rounds, net = made_rounds(2), network(memory=4)
+    memory = torch.randn(2, 8, 4, 6, generator=generator().manual_seed(3))
+    known = torch.tensor([True, False, True, False]).expand(2, 8, 4)
+    whole = net.trust(rounds.tokens, memory, known)
+    one = known.clone()
+    one[1, 3] = True  # now every place is looked up
+    other = net.trust(rounds.tokens, memory, one)
+    torch.testing.assert_close(whole[0], other[0])
+    assert not torch.allclose(whole[1], other[1])

@@ -87,6 +87,24 @@ def test_twenty_clients_and_ten_orders_cost_at_most_150_evaluations():
     assert len(calls) <= 20, "the orders are walked side by side: coalitions come in batches"
 
 
+@given(games, st.integers(1, 4), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_walking_all_orders_at_once_gives_what_walking_step_by_step_gives(game, permutations, seed):
+    players, values = game
+    calls = []
+
+    def worth(members):
+        calls.append(len(members))
+        return torch.tensor(values, dtype=torch.float64)[(members.long() << torch.arange(players)).sum(1)]
+
+    at_once, stepwise = Game(players, worth), table_game(values, players)
+    one = monte_carlo_shapley(at_once, torch.Generator().manual_seed(seed), permutations)
+    assert len(calls) <= 3, "nobody, everybody, and all between in one batch"
+    other = monte_carlo_shapley(stepwise, torch.Generator().manual_seed(seed), permutations, budget=10_000)
+    assert torch.equal(one, other)
+    assert at_once.evaluations == stepwise.evaluations
+
+
 def test_truncation_stops_where_nothing_is_left_to_gain():
     game = Game(20, lambda members: members[:, :3].any(1).double())
     monte_carlo_shapley(game, torch.Generator().manual_seed(0), 10, tolerance=1e-3)

@@ -15,7 +15,14 @@ from wardround.federation.server import PLANTED, area_under_curve, batched_logit
 from wardround.training import SequentialTrainer, TrainingParams
 from wardround.training.dense import DenseStack
 
-QUICK = {"practice_groups": 1, "practice_draws": 2, "practice_clients": 5, "rl_steps": 10, "tries": 2}
+QUICK = {
+    "practice_groups": 1,
+    "calm_groups": 1,
+    "practice_draws": 2,
+    "practice_clients": 5,
+    "rl_steps": 10,
+    "tries": 2,
+}
 
 
 class FalseTruth(Campaign):
@@ -85,28 +92,57 @@ def test_made_up_hospitals_are_the_same_when_asked_again_and_others_otherwise():
     assert one.shape == (4, fed.layout.size)
     assert torch.equal(one, server.root_updates(1, 4, group=1, draw=0))
     assert torch.equal(one[:3], server.root_updates(1, 3, group=1, draw=0))
+    assert torch.equal(server.reference(1), server.reference(1))
     for other in ((1, 4, 1, 1), (1, 4, 2, 0), (2, 4, 1, 0)):
         assert not torch.equal(one, server.root_updates(*other))
 
 
-def test_made_up_hospitals_draw_from_the_root_set_only_and_row_0_from_a_half_of_its_own():
+def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_from_the_other():
     fed = federation()
     tasks = [fed.server._task(1, 2, draw, row) for row in range(6) for draw in range(3)]
     root = set(fed.root.rows.tolist())
     for task in tasks:
         assert set(task.data.rows.tolist()) <= root
         assert torch.equal(task.data.targets, fed.dataset.validation.targets[task.data.rows])
-    own = {row for task in tasks[:3] for row in task.data.rows.tolist()}
-    others = {row for task in tasks[3:] for row in task.data.rows.tolist()}
-    assert not own & others
-    assert len({len(task.data) for task in tasks[3:]}) > 1, "hospitals differ in size"
+    trained = []
+    server = fed.server.at(fed.weights)
+    train = server.trainer.train
+    server.trainer.train = lambda weights, work, *rest: trained.extend(work) or train(weights, work, *rest)
+    server.reference(1, group=2)
+    own = {row for task in trained for row in task.data.rows.tolist()}
+    assert own <= root
+    assert not own & {row for task in tasks for row in task.data.rows.tolist()}
+    assert len({len(task.data) for task in tasks}) > 1, "hospitals differ in size"
+    assert len(fed.server._task(1, 2, 0, 1, sizes=[5, 77]).data) == 77
+    assert len(fed.server._task(1, 2, 0, 0, sizes=[10**12]).data) == 20 * len(fed.root)
+
+
+def test_the_reference_is_blind_to_case_mix():
+    """Orthogonal, by the projection's definition, to the difference between two classes' own updates."""
+    fed = federation()
+    server, trained = fed.server.at(fed.weights), []
+    train = server.trainer.train
+
+    def watched(weights, work, *rest):
+        out = train(weights, work, *rest)
+        trained.append(([task.data.targets for task in work], out.matrix.clone()))
+        return out
+
+    server.trainer.train = watched
+    reference = server.reference(1)
+    ((targets, rows),) = trained
+    assert [len(set(labels.tolist())) for labels in targets] == [2, 1, 1]
+    assert 0.3 < targets[0].double().mean() < 0.7, "as many samples of each class"
+    between = (rows[1] - rows[2]).double()
+    expected = rows[0].double() - between * (rows[0].double() @ between) / (between @ between)
+    torch.testing.assert_close(reference.double(), expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("attack", PLANTED)
 def test_planting_changes_only_what_the_attackers_send(attack):
     fed = federation()
     server = fed.server.at(fed.weights)
-    honest = server.root_updates(1, 6, group=3)[1:]
+    honest = server.root_updates(1, 5, group=3)
     before = honest.clone()
     byzantine, crafted = server.plant(honest, attack, 1, group=3)
     assert torch.equal(honest, before)
@@ -225,8 +261,8 @@ def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
     assignment = partition.create("iid", clients=4).assign(dataset.train, dataset.test, 0)
     net = models.build_seeded(models.create(model), dataset.input_shape, dataset.outputs, 0)
     training = TrainingParams(lr=0.01, batch_size=8, optimizer="sgd")
-    quick = {"practice_groups": 1, "practice_draws": 1, "practice_clients": 3, "practice_permutations": 1,
-             "rl_steps": 5, "tries": 2, "attention_epochs": 1, "vae_epochs": 2}  # fmt: skip
+    quick = {"practice_groups": 1, "calm_groups": 1, "practice_draws": 1, "practice_clients": 3,
+             "practice_permutations": 1, "rl_steps": 5, "tries": 2, "attention_epochs": 1, "vae_epochs": 2}  # fmt: skip
     fed = Federation(
         dataset,
         assignment,

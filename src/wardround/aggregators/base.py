@@ -70,22 +70,37 @@ class ServerSide(Protocol):
         """What `plant` can do, by name."""
         ...
 
-    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+    def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
+        """D: the server's own update from the current global weights, the reference g_ref of the round.
+
+        For a `group` it is learnt from samples that the made-up hospitals of that group never see.
+        """
+        ...
+
+    def root_updates(
+        self, round: int, count: int, group: int = 0, draw: int = 0, sizes: Sequence[int] | None = None
+    ) -> Tensor:
         """count × D: honest training from the current global weights on bootstrap resamples of the root data.
 
-        Each row is a made-up hospital with a size and a case mix of its own. A `group` is a made-up federation:
-        its hospitals stay the same from `draw` to `draw`, their resamples do not. Row 0 learns from samples
-        that the other rows never see, so that it can stand for the server's own update.
+        Each row is a made-up hospital with a size (of `sizes`, where given) and a case mix of its own. A `group`
+        is a made-up federation: its hospitals stay the same from round to round and from `draw` to `draw`, their
+        resamples do not.
         """
         ...
 
     def plant(
-        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+        self,
+        honest: Tensor,
+        attack: str,
+        round: int,
+        group: int = 0,
+        draw: int = 0,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """An attack on `honest = root_updates(…)[1:]` of the same (round, group, draw).
+        """An attack on `honest = root_updates(…)` of the same (round, group, draw) and sizes.
 
-        Returns which rows are Byzantine (N booleans, the same for all draws of a group), and what those send
-        instead, a row each.
+        Returns which rows are Byzantine (N booleans, the same for all rounds and draws of a group), and what those
+        send instead, a row each.
         """
         ...
 

@@ -14,15 +14,17 @@ from wardround.detection.trust import FLAG_BELOW
 from wardround.randomness import seed_for, torch_generator
 from wardround.threads import one_thread
 
-__all__ = ["STATE", "Agent", "Transitions", "explored", "reward"]
+__all__ = ["STATE", "Agent", "Transitions", "credited", "explored", "reward"]
 
 STATE = 9
 """Six fingerprints, the global metric, t/T and the consensus of the round."""
 
 
-def reward(
-    actions: Tensor, byzantine: Tensor, gain: Tensor, parts: tuple[float, float, float] = (0.5, 0.4, 0.1)
-) -> Tensor:
+PARTS = (0.5, 0.4, 0.1)
+"""Shares of ΔAcc, F1 and FPR in the reward."""
+
+
+def reward(actions: Tensor, byzantine: Tensor, gain: Tensor) -> Tensor:
     """0.5·ΔAcc + 0.4·F1 − 0.1·FPR of K action vectors (K × P) in one round whose attackers were planted.
 
     Trusting a client below one half flags it. `gain` is ΔAcc of each vector. In a round without attackers F1
@@ -32,14 +34,36 @@ def reward(
     >>> reward(torch.tensor([[0.1, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.1]]), byzantine, torch.zeros(2))
     tensor([ 0.4000, -0.0333])
     """
+    return PARTS[0] * gain + _verdicts(actions < FLAG_BELOW, byzantine)
+
+
+def credited(actions: Tensor, byzantine: Tensor, gain: Tensor) -> Tensor:
+    """K × P: what each client's own trust earned in the round: the reward less that, had it been trusted.
+
+    All clients of a round share one reward; for one of them it is mostly noise that the others make. What
+    would have been missing or spared without its own flag is its doing (difference rewards: Wolpert & Tumer,
+    "Optimal payoff functions for members of collectives", 2001). ΔAcc is left whole.
+
+    >>> byzantine = torch.tensor([True, False, False, False])
+    >>> credited(torch.tensor([[0.1, 0.9, 0.9, 0.1]]), byzantine, torch.zeros(1))
+    tensor([[ 0.2667,  0.0000,  0.0000, -0.1667]])
+    """
     flags = actions < FLAG_BELOW
+    tries, clients = flags.shape
+    spared = flags[:, None] & ~torch.eye(clients, dtype=torch.bool)  # K × P × P: client p is not flagged
+    without = _verdicts(spared.flatten(0, 1), byzantine).view(tries, clients)
+    return PARTS[0] * gain[:, None] + _verdicts(flags, byzantine)[:, None] - without
+
+
+def _verdicts(flags: Tensor, byzantine: Tensor) -> Tensor:
+    """0.4·F1 − 0.1·FPR of each row of flags."""
     hits = (flags & byzantine).sum(1)
     alarms = (flags & ~byzantine).sum(1)
     missed = byzantine.sum() - hits
     right = 2 * hits + alarms + missed
     f1 = torch.where(right > 0, 2 * hits / right.clamp(min=1), 1.0)
     rate = alarms / (~byzantine).sum().clamp(min=1)
-    return parts[0] * gain + parts[1] * f1 - parts[2] * rate
+    return PARTS[1] * f1 - PARTS[2] * rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +135,8 @@ class Agent(nn.Module):
         actor = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
         critic = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
         slow = copy.deepcopy(self).requires_grad_(False)
+        followers: list[Tensor] = list(slow.parameters())
+        leaders = [mine.detach() for mine in self.parameters()]
         with one_thread(), torch.enable_grad():
             for _ in range(steps):
                 batch = torch.randint(len(seen), (min(batch_size, len(seen)),), generator=generator)
@@ -123,8 +149,7 @@ class Agent(nn.Module):
                 actor.zero_grad()
                 (-self.worth(states, self.act(states)).mean()).backward()
                 actor.step()
-                for mine, its in zip(self.parameters(), slow.parameters(), strict=True):
-                    its.lerp_(mine.detach(), follow)
+                torch._foreach_lerp_(followers, leaders, follow)
 
 
 def explored(policy: Tensor, tries: int, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ __all__ = ["DualAttention", "LabelledRounds"]
 
 JITTER = 0.4
 """Noise on standardised fingerprints in training."""
+FEWEST_STEPS, LARGEST_BATCH = 100, 16
+"""Few rounds are learnt in small batches, so that there are steps enough."""
 FORGOTTEN = 0.3
 """Share of the past that is hidden in training."""
 
@@ -27,7 +30,7 @@ class LabelledRounds:
     tokens: Tensor
     """R × P × F: the standardised fingerprints."""
     memory: Tensor
-    """R × P × L × F: the same clients' fingerprints of the last rounds, the latest first."""
+    """R × P × L × F: what is remembered of the same clients, as `Memory.recall` gives it."""
     known: Tensor
     """R × P × L: which of these there are."""
     honest: Tensor
@@ -35,6 +38,13 @@ class LabelledRounds:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @classmethod
+    def joined(cls, parts: Sequence[LabelledRounds], most: int | None = None) -> LabelledRounds:
+        """Several as one, of which the last `most` are kept."""
+        names = cls.__dataclass_fields__
+        whole = (torch.cat([getattr(part, name) for part in parts]) for name in names)
+        return cls(*(values if most is None else values[-most:] for values in whole))
 
 
 class DualAttention(nn.Module):
@@ -45,15 +55,15 @@ class DualAttention(nn.Module):
         H_2 &= \mathrm{LN}(H_1 + \mathrm{MultiHead}(H_1, H_{mem}, H_{mem})) \\
         a_k &= \sigma(W_{out} h_k + b_{out})
 
-    A client's memory is its own fingerprints of the last rounds, each with an embedding of its age, and one
-    learnt entry that stands for "no past". The order of clients does not matter. Each layer ends, as
+    A client's memory is its own fingerprints of the last rounds and their mean, each with an embedding of its
+    place, and one learnt entry that stands for "no past". The order of clients does not matter. Each layer ends, as
     transformer layers do, with two dense layers for each token; without these the layer would be nearly
     linear. The output is read from each client's own token: a pool over the clients would give all of them
     the same trust.
 
     Vaswani et al., "Attention is all you need", NeurIPS 2017; FedBNP document, section III-E.
 
-    >>> network = DualAttention(memory_rounds=2, seed=0)
+    >>> network = DualAttention(memory=2, seed=0)
     >>> tokens, memory = torch.zeros(1, 5, 6), torch.zeros(1, 5, 2, 6)
     >>> network.trust(tokens, memory, known=torch.zeros(1, 5, 2, dtype=torch.bool)).shape
     torch.Size([1, 5])
@@ -65,64 +75,79 @@ class DualAttention(nn.Module):
         hidden: int = 128,
         heads: int = 8,
         layers: int = 3,
-        memory_rounds: int = 5,
+        memory: int = 6,
         seed: int = 0,
     ) -> None:
         super().__init__()
         with seeded(seed_for(seed, "attention")):
             self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, hidden))
-            self.age = nn.Parameter(0.02 * torch.randn(memory_rounds, hidden))
+            self.age = nn.Parameter(0.02 * torch.randn(memory, hidden))
             self.no_past = nn.Parameter(0.02 * torch.randn(1, hidden))
             self.layers = nn.ModuleList(_Layer(hidden, heads) for _ in range(layers))
             self.out = nn.Linear(hidden, 1)
+        self.leniency = nn.Buffer(torch.zeros(()))
+        """Added to all logits, so that few of the honest are below one half (see `calibrate`); may be negative."""
 
     def forward(self, tokens: Tensor, memory: Tensor, known: Tensor) -> Tensor:
         """Logits of trust, R × P, of the clients of R rounds (shapes as in `LabelledRounds`)."""
         rounds, clients, _ = tokens.shape
         hidden = self.embed(tokens)
-        past = (self.embed(memory) + self.age).flatten(0, 1)
+        there = known.flatten(0, 1).any(0)  # what nobody remembers need not be looked up
+        memory, known = memory[:, :, there], known[:, :, there]
+        past = (self.embed(memory) + self.age[there]).flatten(0, 1)
         past = torch.cat([self.no_past.expand(len(past), 1, -1), past], 1)
         hidden_from = torch.cat([torch.zeros(len(past), 1, dtype=torch.bool), ~known.flatten(0, 1)], 1)
         for layer in self.layers:
             hidden = layer(hidden, past, hidden_from)
-        return self.out(hidden).view(rounds, clients)
+        return self.out(hidden).view(rounds, clients) + self.leniency
 
     def trust(self, tokens: Tensor, memory: Tensor, known: Tensor) -> Tensor:
         """a_k ∈ (0, 1) of each client, 1 = trustworthy."""
         with one_thread(), torch.no_grad():
             return torch.sigmoid(self(tokens, memory, known))
 
-    def fit(
-        self, rounds: LabelledRounds, epochs: int = 15, lr: float = 5e-4, batch_size: int = 8, seed: int = 0
-    ) -> None:
+    def fit(self, rounds: LabelledRounds, epochs: int = 15, lr: float = 7e-4, seed: int = 0) -> None:
         """Learn to tell the planted attackers from the honest; goes on from what has been learnt before.
 
         Made-up rounds are few and more alike than real ones. So that they are not learnt by heart, fingerprints
-        are jittered and parts of the past forgotten; and attackers count as much as the honest altogether, so
-        that the verdict does not lean on how many were planted.
+        are jittered and parts of the past forgotten. Attackers count as much as the honest altogether; how
+        many of the honest are distrusted is set by `calibrate` afterwards.
         """
         generator = torch_generator(seed, "attention", "fit")
         optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
+        batch_size = min(max(epochs * len(rounds) // FEWEST_STEPS, 1), LARGEST_BATCH)
         steps = epochs * -(-len(rounds) // batch_size)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        self.leniency.zero_()
         attackers = int((~rounds.honest).sum())
         balance = int(rounds.honest.sum()) / attackers if attackers else 1.0
         with one_thread(), torch.enable_grad():
             for _ in range(epochs):
                 for batch in torch.randperm(len(rounds), generator=generator).split(batch_size):
                     optimizer.zero_grad()
-                    honest = rounds.honest[batch]
                     tokens, memory = (
                         _jittered(values[batch], generator) for values in (rounds.tokens, rounds.memory)
                     )
                     kept = torch.rand(rounds.known[batch].shape, generator=generator) >= FORGOTTEN
                     logits = self(tokens, memory, rounds.known[batch] & kept)
+                    honest = rounds.honest[batch]
                     functional.binary_cross_entropy_with_logits(
                         logits, honest.to(logits.dtype), torch.where(honest, 1.0, balance)
                     ).backward()
                     nn.utils.clip_grad_norm_(self.parameters(), 1.0)
                     optimizer.step()
                     schedule.step()
+
+    def calibrate(self, rounds: LabelledRounds, false_alarms: float = 0.05) -> None:
+        """Become so lenient or strict that this share of the honest in these rounds has a_k < ½.
+
+        The rounds must not be among those that were learnt from.
+        """
+        self.leniency.zero_()
+        with one_thread(), torch.no_grad():
+            logits = self(rounds.tokens, rounds.memory, rounds.known)[rounds.honest]
+        if len(logits):
+            self.leniency.copy_(-logits.quantile(false_alarms))
 
 
 def _jittered(values: Tensor, generator: torch.Generator) -> Tensor:

@@ -15,11 +15,11 @@ from torch import Tensor
 from wardround.aggregators.base import ServerSide
 from wardround.aggregators.projection import Projection
 from wardround.detection.agent import Agent
-from wardround.detection.attention import DualAttention
-from wardround.detection.features import central_rows, measure, standardised
+from wardround.detection.attention import DualAttention, LabelledRounds
+from wardround.detection.features import MOST_SAMPLES, central_rows, measure, standardised
 from wardround.detection.fingerprints import Fingerprints, take
 from wardround.detection.memory import Memory
-from wardround.detection.practice import Practice, labelled_rounds, transitions
+from wardround.detection.practice import NO_ATTACK, Practice, labelled_rounds, transitions
 from wardround.detection.vae import Vae
 from wardround.errors import DataError
 from wardround.randomness import seed_for, torch_generator
@@ -30,6 +30,10 @@ from wardround.updates import Updates
 __all__ = ["Detector", "DetectorParams", "Opinion"]
 
 NETWORKS = ("vae", "attention", "agent")
+MOST_HOSPITALS = 12
+"""Of a made-up federation."""
+LONG = 32_000_000
+"""Bytes of a round's updates from which on made-up federations are smaller, to stay below twice the matrix."""
 
 
 class DetectorParams(Parameters):
@@ -57,16 +61,23 @@ class DetectorParams(Parameters):
     """Learning rate of the agent."""
     rl_gamma: float = Field(0.99, ge=0, le=1)
     """How much of a later reward counts for the agent."""
-    rl_steps: int = Field(200, ge=1)
+    rl_steps: int = Field(120, ge=1)
     """Steps of the agent after each made-up federation."""
-    learn_every: int = Field(25, ge=1)
-    """Rounds between two times of practice; the first is in the first round."""
-    practice_clients: int = Field(8, ge=2)
-    """Hospitals of a made-up federation."""
-    practice_groups: int = Field(6, ge=1)
-    """Made-up federations a time of practice."""
-    practice_draws: int = Field(3, ge=1)
-    """Made-up rounds of a federation."""
+    learn_every: int = Field(10, ge=1)
+    """Rounds between two times of practice. The first is in the first round; two more come after a fifth and a
+    half of this, because updates change most in the first rounds."""
+    practice_clients: int | None = Field(None, ge=2)
+    """Hospitals of a made-up federation; None: as many as the round has, of long updates two fifths of that."""
+    practice_groups: int = Field(5, ge=1)
+    """Made-up federations that are attacked."""
+    calm_groups: int = Field(4, ge=1)
+    """Made-up federations without attackers, on which the attention's verdicts are calibrated."""
+    practice_draws: int = Field(2, ge=1)
+    """Made-up rounds of a federation in a time of practice. All federations practise in the first, half in a later."""
+    practice_kept: int = Field(120, ge=1)
+    """Made-up rounds, of this and earlier times of practice, that the attention learns from."""
+    false_alarms: float = Field(0.04, ge=0, lt=1)
+    """Share of the honest, in made-up rounds the attention did not learn from, that it distrusts."""
     practice_permutations: int = Field(2, ge=1)
     """M in made-up rounds, of which there are many."""
     tries: int = Field(4, ge=2)
@@ -96,12 +107,20 @@ class Detector:
         self.rounds = 0
         self.ready = False
         """Has there been a time of practice?"""
+        self.times = 0
+        """How many have there been?"""
         self.seed = 0
         self.size = 0
         self.vae: Vae | None = None
         self.attention: DualAttention | None = None
         self.agent: Agent | None = None
         self.memory = Memory(self.params.memory_rounds)
+        self.sizes: list[int] = []
+        """Samples of the made-up hospitals."""
+        self.pasts: dict[int, dict[str, Memory]] = {}
+        """What is remembered of the made-up hospitals of each group, under each attack."""
+        self.taught: LabelledRounds | None = None
+        """Made-up rounds that the attention learns from."""
         self.honest: list[Tensor] = []
         """Rows of the last rounds' central clients, as the autoencoder sees them."""
 
@@ -121,15 +140,18 @@ class Detector:
         clients = [updates.clients[i] for i in order]
         prints = self._take(updates.matrix, round, global_weights, reference, server, order)
         self._remember_central(prints)
-        if not self.ready or self.rounds % self.params.learn_every == 0:
+        if not self.sizes:
+            self.sizes = self._hospitals(updates)
+        if not self.ready or self._is_due():
             self.learn(server, round, global_weights)
         self.rounds += 1
         if not self.ready:
             return None
         assert self.agent is not None
         table = prints.table(self.vae)
-        tokens = standardised(table).float()
-        policy = self.agent.policy(prints.states(table, round / max(server.rounds, 1))).double()
+        tokens = standardised(table, updates.num_samples[order]).float()
+        states = prints.states(self.memory.mean_with(clients, tokens), round / max(server.rounds, 1))
+        policy = self.agent.policy(states).double()
         attention = torch.full_like(policy, torch.nan)
         if self.attention is not None:
             past, known = self.memory.recall(clients)
@@ -149,28 +171,64 @@ class Detector:
             round,
             global_weights,
             self._projection,
-            p.practice_clients,
+            self.sizes,
             p.practice_draws,
-            p.memory_rounds,
             p.practice_permutations,
-            p.shapley_tolerance,
             p.tries,
         )
         # The autoencoder learns from a federation of its own: it must not know the rows it is judged on.
         rows = torch.cat([practice.honest_rows(group=0), *self.honest])
         self.vae.fit(rows, p.vae_epochs, p.vae_beta, seed=seed_for(self.seed, "learn", round))
         episodes = []
-        for group in range(1, p.practice_groups + 1):
-            episodes += practice.episodes(group, self.vae, self.agent)
+        for group in self._groups():
+            pasts = self.pasts.setdefault(group, _no_past(p.memory_rounds, (NO_ATTACK, *server.attacks)))
+            episodes += practice.episodes(group, self.vae, self.agent, pasts)
             if episodes:
                 seed = seed_for(self.seed, "learn", round, group)
-                self.agent.fit(transitions(episodes), p.rl_steps, p.rl_lr, p.rl_gamma, seed=seed)
+                steps = p.rl_steps // 2 if self.ready else p.rl_steps
+                self.agent.fit(transitions(episodes), max(1, steps), p.rl_lr, p.rl_gamma, seed=seed)
         if not episodes:
             return
         if self.attention is not None:
+            self.taught = _added(self.taught, labelled_rounds(episodes), p.practice_kept)
             seed = seed_for(self.seed, "learn", round)
-            self.attention.fit(labelled_rounds(episodes), p.attention_epochs, seed=seed)
+            epochs = -(-p.attention_epochs // 3) if self.ready else p.attention_epochs
+            self.attention.fit(self.taught, epochs, seed=seed)
+            self._calibrate(practice)
         self.ready = True
+        self.times += 1
+
+    def _calibrate(self, practice: Practice) -> None:
+        """Set the attention's leniency by made-up rounds in which nobody attacks, which it did not learn from."""
+        p = self.params
+        assert self.attention is not None
+        assert self.vae is not None
+        assert self.agent is not None
+        calm = []
+        for group in range(p.practice_groups + 1, p.practice_groups + p.calm_groups + 1):
+            pasts = self.pasts.setdefault(group, _no_past(p.memory_rounds, (NO_ATTACK,)))
+            calm += practice.episodes(group, self.vae, self.agent, pasts)
+        if calm:
+            self.attention.calibrate(labelled_rounds(calm), p.false_alarms)
+
+    def _is_due(self) -> bool:
+        every = self.params.learn_every
+        return self.rounds % every == 0 or self.rounds in (every // 5, every // 2)
+
+    def _groups(self) -> list[int]:
+        """The made-up federations of this time of practice: first all, then every other one in turn."""
+        groups = range(1, self.params.practice_groups + 1)
+        return [group for group in groups if not self.ready or (group + self.times) % 2 or len(groups) == 1]
+
+    def _hospitals(self, updates: Updates) -> list[int]:
+        """Sizes of the made-up hospitals: spread as those that the clients of the round report."""
+        count, present = self.params.practice_clients, len(updates)
+        if count is None:
+            long = updates.matrix.nbytes > LONG
+            count = max(2, min(2 * present // 5 if long else present, MOST_HOSPITALS))
+        reported = torch.nan_to_num(updates.num_samples.double(), nan=1.0).clamp(1, MOST_SAMPLES)
+        spread = torch.linspace(0, 1, count, dtype=torch.float64)
+        return [int(size) for size in reported.quantile(spread, interpolation="nearest")]
 
     def _build(self, size: int, seed: int) -> None:
         self.__init__(self.params, self.with_attention)  # type: ignore[misc]
@@ -180,7 +238,7 @@ class Detector:
         self.vae = Vae(self._projection.outputs, seed=seed)
         self.agent = Agent(seed=seed)
         if self.with_attention:
-            self.attention = DualAttention(memory_rounds=self.params.memory_rounds, seed=seed)
+            self.attention = DualAttention(memory=self.params.memory_rounds + 1, seed=seed)
 
     @property
     def _projection(self) -> Projection:
@@ -217,11 +275,19 @@ class Detector:
         state: dict[str, Any] = {
             "rounds": self.rounds,
             "ready": self.ready,
+            "times": self.times,
             "seed": self.seed,
             "size": self.size,
             "honest": torch.cat(self.honest) if self.honest else torch.zeros(0, 0),
             "honest_rows": [len(rows) for rows in self.honest],
+            "sizes": list(self.sizes),
+            "pasts": [[group, name] for group, pasts in self.pasts.items() for name in pasts],
         }
+        for group, pasts in self.pasts.items():
+            for name, past in pasts.items():
+                state |= {f"past.{group}.{name}.{key}": value for key, value in past.state_dict().items()}
+        if self.taught is not None:
+            state |= {f"taught.{key}": value.clone() for key, value in vars(self.taught).items()}
         state |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
         for name in NETWORKS:
             network = getattr(self, name)
@@ -238,8 +304,15 @@ class Detector:
         try:
             self._build(int(state["size"]), int(state["seed"]))
             self.rounds, self.ready = int(state["rounds"]), bool(state["ready"])
+            self.times = int(state["times"])
             self.honest = list(state["honest"].clone().split(state["honest_rows"])) if self.size else []
             self.memory.load_state_dict(of("memory"))
+            self.sizes = [int(size) for size in state["sizes"]]
+            for group, name in state["pasts"]:
+                past = self.pasts.setdefault(int(group), {})[name] = Memory(self.params.memory_rounds)
+                past.load_state_dict(of(f"past.{group}.{name}"))
+            taught = of("taught")
+            self.taught = LabelledRounds(**{k: v.clone() for k, v in taught.items()}) if taught else None
             for name in NETWORKS:
                 network = getattr(self, name)
                 if network is not None:
@@ -264,6 +337,14 @@ class Detector:
         if not isinstance(state, dict):
             raise DataError(f"{path} is not a saved detector: it holds a {type(state).__name__}")
         self.load_state_dict(state)
+
+
+def _no_past(rounds: int, attacks: Sequence[str]) -> dict[str, Memory]:
+    return {name: Memory(rounds) for name in attacks}
+
+
+def _added(before: LabelledRounds | None, new: LabelledRounds, most: int) -> LabelledRounds:
+    return LabelledRounds.joined([new] if before is None else [before, new], max(1, most))
 
 
 def _canonical_order(updates: Updates) -> list[int]:

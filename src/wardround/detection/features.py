@@ -16,11 +16,16 @@ __all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measured_again", 
 
 FEATURES = ("vae_error", "cosine", "peer_cosine", "norm", "sign_consistency", "shapley")
 """The six, in their order."""
-RATIOS = (0, 3)
+ERROR, NORM = 0, 3
+RATIOS = (ERROR, NORM)
 """Features that are compared by ratio (reconstruction error, norm): their logarithm is standardised."""
 FLOORS = (0.05, 0.02, 0.02, 0.05, 0.005, 2e-4)
 """The least spread of each feature: what differs by less among honest clients is not worth a suspicion."""
+STRAIGHT = 3.0
+"""So many spreads from the middle are told apart well; beyond, only orders of magnitude are."""
 TINY = 1e-30
+MOST_SAMPLES = 1e9
+"""A client may claim more, but counts as this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,24 +164,52 @@ def _no_projection(matrix: Tensor) -> Projection:
     return Projection(matrix.shape[1], matrix.shape[1], seed=0)
 
 
-def standardised(table: Tensor) -> Tensor:
+def standardised(table: Tensor, sizes: Tensor | None = None) -> Tensor:
     r"""N × 6 fingerprints as networks see them: how far each is from the round's own middle.
 
     .. math:: z = (x - \mathrm{med}) / \max(\mathrm{MAD}/0.6745,\ \mathrm{floor}), \qquad
-        \mathrm{sign}(z)\,\ln(1 + |z|)
+        3\,\mathrm{arsinh}(z / 3)
 
     with x the logarithm for errors and norms. Updates shrink and diverge as training goes on; measured
     against their own round they look alike in the first round and in the hundredth.
 
+    A hospital with more samples takes more steps and goes farther. With `sizes` (samples that each client says
+    it has) norms are compared with what the round's clients of that size send: x = ln‖g‖ − s·ln n, with s the
+    median slope over all pairs of clients (Theil–Sen, between 0 and 1), and twice that for the squared error.
+    A claim counts up to three times the round's 90 % quantile: a lie makes nobody larger than the largest may be.
+
     >>> table = torch.ones(5, 6, dtype=torch.float64); table[4, 3] = 10.0
     >>> seen = standardised(table)
     >>> seen[:4].abs().max().item(), round(seen[4, 3].item(), 2)
-    (0.0, 3.85)
+    (0.0, 10.28)
+    >>> samples = torch.tensor([10.0, 20.0, 30.0, 40.0, 40.0])
+    >>> table[:, 3] = samples; table[1, 3] = 40.0
+    >>> standardised(table, samples)[:, 3].argmax().item()
+    1
     """
     values = table.double().clone()
     for column in RATIOS:
         values[:, column] = (values[:, column] + TINY).log()
+    if sizes is not None and len(values) > 2:
+        size = _known_sizes(sizes)
+        slope = _slope(size, values[:, NORM])
+        values[:, NORM] -= slope * size
+        values[:, ERROR] -= 2 * slope * size
     return _squashed(_robust_z(values))
+
+
+def _known_sizes(sizes: Tensor) -> Tensor:
+    """Logarithms of what clients say they have, without claims that are no number or beyond the others'."""
+    counts = torch.nan_to_num(sizes.double(), nan=1.0, posinf=MOST_SAMPLES).clamp(1, MOST_SAMPLES)
+    return counts.clamp(max=3 * float(counts.quantile(0.9))).log()
+
+
+def _slope(size: Tensor, length: Tensor) -> float:
+    """The median slope over all pairs of different size, between 0 and 1; 0 where all are alike."""
+    first, second = torch.triu_indices(len(size), len(size), 1)
+    run, rise = size[second] - size[first], length[second] - length[first]
+    apart = run.abs() > 0.1
+    return float((rise[apart] / run[apart]).quantile(0.5).clamp(0, 1)) if bool(apart.any()) else 0.0
 
 
 def central_rows(table: Tensor, without: Sequence[int] = (0,)) -> Tensor:
@@ -201,4 +234,4 @@ def _robust_z(values: Tensor) -> Tensor:
 
 
 def _squashed(z: Tensor) -> Tensor:
-    return z.sign() * z.abs().log1p()
+    return STRAIGHT * (z / STRAIGHT).asinh()

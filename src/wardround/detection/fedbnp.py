@@ -20,7 +20,6 @@ class _Trusting(Aggregator):
     """What the rules have in common: a detector that needs the server's own side, and weights by trust."""
 
     needs_global_weights = True
-    needs_root_update = True
     needs_server = True
     uses_attention = True
 
@@ -40,9 +39,8 @@ class _Trusting(Aggregator):
         assert server is not None  # `needs_server` and `needs_global_weights` have seen to it
         assert weights is not None
         at_home = self._at_home(updates)
-        opinion = self.detector.examine(
-            updates, context.round, weights, self._reference(context.root_update, updates, at_home), server
-        )
+        reference = self._reference(server.reference(context.round), at_home)
+        opinion = self.detector.examine(updates, context.round, weights, reference, server)
         if opinion is None:
             return Aggregation(
                 torch.zeros_like(updates.matrix[0]),
@@ -72,11 +70,11 @@ class _Trusting(Aggregator):
             return None
         return updates.layout.batch_norm_mask
 
-    def _reference(self, root: Tensor | None, updates: Updates, at_home: Tensor | None) -> Tensor | None:
-        """g_ref: the root update; None (the round's median) where that is not finite."""
-        if root is None or not bool(torch.isfinite(squared_norms(root[None])).all()):
+    def _reference(self, own: Tensor, at_home: Tensor | None) -> Tensor | None:
+        """g_ref: the server's own update; None (the round's median) where that is not finite."""
+        if not bool(torch.isfinite(squared_norms(own[None])).all()):
             return None
-        return root if at_home is None else torch.where(at_home.to(root.device), 0.0, root)
+        return own if at_home is None else torch.where(at_home.to(own.device), 0.0, own)
 
     def warm_up(self, clients: int, dimension: int, dtype: torch.dtype = torch.float32) -> None:
         """Compile what a round shares with other rules; practice needs a server and is left to the first round."""

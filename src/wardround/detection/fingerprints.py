@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators.base import ServerSide
-from wardround.detection.features import Geometry, standardised
+from wardround.detection.features import Geometry
 from wardround.detection.shapley import coalition_game, monte_carlo_shapley
 from wardround.detection.vae import Vae, comparable
 
@@ -45,10 +45,10 @@ class Fingerprints:
         error = torch.zeros_like(self.shapley) if vae is None else vae.error(self.rows)
         return self.geometry.table(error, self.shapley)
 
-    def states(self, table: Tensor, progress: float) -> Tensor:
-        """N × 9: what the agent sees of each client: fingerprints, global metric, t/T, consensus."""
+    def states(self, tokens: Tensor, progress: float) -> Tensor:
+        """N × 9: what the agent sees of each client: standardised fingerprints, global metric, t/T, consensus."""
         shared = torch.tensor([self.metric, progress, self.geometry.consensus])
-        return torch.cat([standardised(table).float(), shared.float().expand(len(table), -1)], 1)
+        return torch.cat([tokens.float(), shared.float().expand(len(tokens), -1)], 1)
 
 
 def take(

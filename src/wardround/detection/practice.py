@@ -15,7 +15,7 @@ from torch import Tensor
 from wardround.aggregators.base import ServerSide
 from wardround.aggregators.kernels import squared_norms
 from wardround.aggregators.projection import Projection
-from wardround.detection.agent import Agent, Transitions, explored, reward
+from wardround.detection.agent import Agent, Transitions, credited, explored
 from wardround.detection.attention import LabelledRounds
 from wardround.detection.features import Geometry, measure, measured_again, standardised
 from wardround.detection.fingerprints import CANDIDATES, Fingerprints, take
@@ -42,7 +42,7 @@ class PracticeRound:
     actions: Tensor
     """K × P: the trusts that were tried."""
     rewards: Tensor
-    """K."""
+    """K × P: what each client's own trust earned."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,11 @@ class Practice:
     round: int
     global_weights: Tensor
     projection: Projection
-    clients: int
-    """Hospitals of a made-up federation."""
+    sizes: list[int]
+    """Samples of each hospital of a made-up federation."""
     draws: int
     """Made-up rounds of a federation."""
-    memory_rounds: int
     permutations: int
-    tolerance: float
     tries: int
     """Trusts that are tried in a made-up round."""
 
@@ -67,45 +65,44 @@ class Practice:
         """What honest updates look like, as the autoencoder sees them: none attacks in this federation."""
         parts = [torch.zeros(0, self.projection.outputs)]
         for draw in range(self.draws):
-            pool = self._pool(group, draw)
-            if pool is not None:
-                seen = measure(pool, None, self.projection)
+            rows = self._honest(group, draw)
+            if rows is not None:
+                seen = measure(rows, None, self.projection)
                 parts.append(comparable(seen.projected, float(seen.norm.quantile(0.5))))
-            del pool  # before the next one is made
+            del rows  # before the next ones are made
         return torch.cat(parts)
 
-    def episodes(self, group: int, vae: Vae, agent: Agent) -> list[list[PracticeRound]]:
+    def episodes(
+        self, group: int, vae: Vae, agent: Agent, pasts: dict[str, Memory]
+    ) -> list[list[PracticeRound]]:
         """One episode an attack: the same made-up federation, draw after draw, with that attack planted.
 
-        In some episodes the attackers sleep through the first draw: they then have an honest past.
+        `pasts` has what is remembered of these hospitals under each attack, and is added to. In some episodes
+        the attackers sleep through the first draw of all: they then have an honest past.
         """
-        names = [NO_ATTACK, *self.server.attacks]
-        rng = numpy_generator(self.server.seed, "practice", self.round, group)
-        starts = dict(zip(names, rng.integers(0, min(2, self.draws), len(names)).tolist(), strict=True))
-        memories = {name: Memory(self.memory_rounds) for name in names}
-        told: dict[str, list[PracticeRound]] = {name: [] for name in names}
+        rng = numpy_generator(self.server.seed, "practice", group)
+        starts = dict(zip(pasts, rng.integers(0, min(2, self.draws), len(pasts)).tolist(), strict=True))
+        told: dict[str, list[PracticeRound]] = {name: [] for name in pasts}
         for draw in range(self.draws):
-            pool = self._pool(group, draw)
-            if pool is None:
+            rows = self._honest(group, draw)
+            reference = self.server.reference(self.round, group, draw)
+            if rows is None or not _finite(reference[None]):
                 continue
-            reference, rows = pool[0], pool[1:]
             calm = measure(rows, reference, self.projection)
-            for name in names:
-                asleep = name == NO_ATTACK or draw < starts[name]
+            for name, past in pasts.items():
+                asleep = name == NO_ATTACK or (not past.index and starts[name] > 0)
                 for byzantine in self._planted(rows, NO_ATTACK if asleep else name, group, draw):
                     seen = calm
                     if not asleep:
                         seen = measured_again(calm, rows, byzantine, reference, self.projection)
-                    told[name].append(
-                        self._round(rows, seen, byzantine, memories[name], vae, agent, (group, draw))
-                    )
-            del pool, reference, rows  # before the next ones are made
+                    told[name].append(self._round(rows, seen, byzantine, past, vae, agent, (group, draw)))
+            del rows, reference  # before the next ones are made
         return [episode for episode in told.values() if episode]
 
-    def _pool(self, group: int, draw: int) -> Tensor | None:
+    def _honest(self, group: int, draw: int) -> Tensor | None:
         """The made-up hospitals' honest updates; None where the server's training went wrong."""
-        pool = self.server.root_updates(self.round, self.clients + 1, group, draw)
-        return pool if bool(torch.isfinite(squared_norms(pool)).all()) else None
+        rows = self.server.root_updates(self.round, len(self.sizes), group, draw, self.sizes)
+        return rows if _finite(rows) else None
 
     def _planted(self, rows: Tensor, attack: str, group: int, draw: int) -> Iterator[Tensor]:
         """Put the attackers' rows in, hand over who they are, and put the honest rows back.
@@ -116,8 +113,8 @@ class Practice:
         if attack == NO_ATTACK:
             yield torch.zeros(len(rows), dtype=torch.bool)
             return
-        byzantine, crafted = self.server.plant(rows, attack, self.round, group, draw)
-        if not bool(torch.isfinite(squared_norms(crafted)).all()):
+        byzantine, crafted = self.server.plant(rows, attack, self.round, group, draw, self.sizes)
+        if not _finite(crafted):
             return
         saved = rows[byzantine]
         rows[byzantine] = crafted.to(rows.dtype)
@@ -141,18 +138,18 @@ class Practice:
         # The same draws for every attack on the same rows: what differs is the attack's doing.
         generator = torch_generator(server.seed, "practice", self.round, *where)
         prints = take(
-            rows, geometry, self.global_weights, server, generator, self.permutations, self.tolerance
+            rows, geometry, self.global_weights, server, generator, self.permutations, tolerance=0.0
         )
         table = prints.table(vae)
-        tokens = standardised(table).float()
+        tokens = standardised(table, torch.tensor(self.sizes)).float()
         names = [f"practice-{i}" for i in range(len(rows))]
         past, known = memory.recall(names)
+        states = prints.states(memory.mean_with(names, tokens), self.round / max(server.rounds, 1))
         memory.store(names, tokens)
-        states = prints.states(table, self.round / max(server.rounds, 1))
         actions = explored(agent.policy(states), self.tries, generator)
         gains = self._gains(rows, actions, prints)
         return PracticeRound(
-            tokens, past, known, states, byzantine, actions, reward(actions, byzantine, gains)
+            tokens, past, known, states, byzantine, actions, credited(actions, byzantine, gains)
         )
 
     def _gains(self, rows: Tensor, actions: Tensor, prints: Fingerprints) -> Tensor:
@@ -165,6 +162,10 @@ class Practice:
             for some in weights.split(at_once)
         ]
         return torch.cat(values).float() - prints.metric
+
+
+def _finite(rows: Tensor) -> bool:
+    return bool(torch.isfinite(squared_norms(rows)).all())
 
 
 def labelled_rounds(episodes: list[list[PracticeRound]]) -> LabelledRounds:
@@ -189,7 +190,7 @@ def transitions(episodes: list[list[PracticeRound]]) -> Transitions:
                 Transitions(
                     now.states.repeat(tries, 1),
                     now.actions.flatten(),
-                    now.rewards.repeat_interleave(clients),
+                    now.rewards.flatten(),
                     following.repeat(tries, 1),
                     torch.full((tries * clients,), after is None),
                 )

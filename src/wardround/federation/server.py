@@ -47,8 +47,12 @@ VALUE_BATCH = 32
 CASE_MIXES = (0.1, 0.3, 1.0, 10.0)
 """Concentrations of the made-up hospitals' case mixes, from nearly one class each to nearly alike."""
 LARGEST = 10.0
-"""Made-up hospitals have between 1/10 and 10 times as many samples as the root set."""
-MOST_BYZANTINE = 0.3
+"""Made-up hospitals whose size nobody asked for have between 1/10 and 10 times as many samples as the root set."""
+MOST_SAMPLES = 20
+"""Times the root set: a made-up hospital has no more samples, whatever size is asked for."""
+CASE_MIX_CLASSES = 4
+"""Classes whose share in a hospital's case mix the reference is made blind to, at most: each costs a training."""
+MOST_BYZANTINE = 0.4
 """Share of the made-up hospitals that attack, at most."""
 
 
@@ -155,20 +159,67 @@ class Server:
             return ((logits > 0) == (targets.view(len(targets), -1) > 0)).double().mean((1, 2))
         return torch.stack(areas).mean(0)
 
-    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+    def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
+        r"""The server's own update, blind to case mix (see `ServerSide`).
+
+        A hospital with other shares of the classes than the server is pulled along the directions in which the
+        classes pull, whoever it is. So the reference learns from as many samples of each class, and what is left
+        of those directions in it is taken out:
+
+        .. math:: g_{ref} = g - A^\top (A A^\top)^{+} A g, \qquad A_c = g_c - g_C
+
+        with g_c learnt from samples of class c alone. Where samples have several findings, or are all of one
+        class, it is g, learnt from a resample.
+        """
+        mine = np.arange(len(self.root)) if group is None else self._halves(group)[0]
+        rng = numpy_generator(self.seed, "reference", round, -1 if group is None else group, draw)
+        classes = self._classes(mine)
+        tasks = [
+            self._resampled(np.concatenate(classes), rng, [1 / len(one) for one in classes for _ in one])
+        ]
+        if len(classes) > 1:
+            tasks += [self._resampled(one, rng) for one in classes]
+        rows = self._train(tasks, round)
+        return rows[0] if len(rows) == 1 else _without(rows[0], rows[1:-1] - rows[-1])
+
+    def _classes(self, mine: np.ndarray) -> list[np.ndarray]:
+        """Samples of the root set by class, the largest classes first; what has no classes is one."""
+        targets = self.root.targets[torch.from_numpy(mine)].numpy()
+        if targets.ndim > 1:
+            return [mine]
+        classes = [mine[targets == c] for c in np.unique(targets)]
+        return sorted(classes, key=len, reverse=True)[:CASE_MIX_CLASSES]
+
+    def _resampled(
+        self, mine: np.ndarray, rng: np.random.Generator, weights: Sequence[float] | None = None
+    ) -> ClientTask:
+        """Training on as many samples as the root set has, drawn from these."""
+        chances = None if weights is None else np.asarray(weights) / np.sum(weights)
+        drawn = rng.choice(mine, len(self.root), p=chances)
+        return self._on(drawn, "reference", int(rng.integers(2**63)))
+
+    def root_updates(
+        self, round: int, count: int, group: int = 0, draw: int = 0, sizes: Sequence[int] | None = None
+    ) -> Tensor:
         """Honest training on resamples of the root data by made-up hospitals (see `ServerSide`)."""
-        return self._train([self._task(round, group, draw, row) for row in range(count)], round)
+        return self._train([self._task(round, group, draw, row, sizes) for row in range(count)], round)
 
     def plant(
-        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+        self,
+        honest: Tensor,
+        attack: str,
+        round: int,
+        group: int = 0,
+        draw: int = 0,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """An attack by some of the made-up hospitals (see `ServerSide`)."""
         name, params = PLANTED[attack]
         member = attacks.create(name, **params)
-        byzantine = self._byzantine(attack, round, group, len(honest))
+        byzantine = self._byzantine(attack, group, len(honest))
         rows = byzantine.nonzero().flatten().tolist()
         if member.poisons_data:
-            tasks = [self._poisoned(self._task(round, group, draw, row + 1), member) for row in rows]
+            tasks = [self._poisoned(self._task(round, group, draw, row, sizes), member) for row in rows]
             return byzantine, self._train(tasks, round)
         clients = [f"made-up-{row}" for row in range(len(honest))]
         campaign = Campaign(
@@ -180,8 +231,8 @@ class Server:
         honest[byzantine] = saved
         return byzantine, crafted
 
-    def _byzantine(self, attack: str, round: int, group: int, hospitals: int) -> Tensor:
-        rng = numpy_generator(self.seed, "made-up", "byzantine", attack, round, group)
+    def _byzantine(self, attack: str, group: int, hospitals: int) -> Tensor:
+        rng = numpy_generator(self.seed, "made-up", "byzantine", attack, group)
         count = int(rng.integers(1, max(1, math.floor(MOST_BYZANTINE * hospitals)) + 1))
         mask = torch.zeros(hospitals, dtype=torch.bool)
         mask[torch.from_numpy(rng.permutation(hospitals)[:count])] = True
@@ -195,21 +246,30 @@ class Server:
             matrix[:, self.layout.batch_norm_mask] = 0
         return matrix
 
-    def _task(self, round: int, group: int, draw: int, row: int) -> ClientTask:
-        """A made-up hospital's work: row 0 learns from one half of the root set, the others from the other."""
-        n = len(self.root)
-        order = numpy_generator(self.seed, "made-up", "halves", round, group).permutation(n)
-        mine = order if n < 4 else order[: n // 2] if row == 0 else order[n // 2 :]
-        who = numpy_generator(self.seed, "made-up", "hospital", round, group, row)
-        size, chances = n, np.full(len(mine), 1 / len(mine))
-        if row > 0:
-            concentration = numpy_generator(self.seed, "made-up", "mix", round, group).choice(CASE_MIXES)
-            size = max(2, int(n * LARGEST ** who.uniform(-1, 1)))
-            chances = self._case_mix(mine, float(concentration), who)
+    def _task(
+        self, round: int, group: int, draw: int, row: int, sizes: Sequence[int] | None = None
+    ) -> ClientTask:
+        """A made-up hospital's work: it learns from the half of the root set that its group's reference never sees."""
+        n, mine = len(self.root), self._halves(group)[1]
+        concentration = numpy_generator(self.seed, "made-up", "mix", group).choice(CASE_MIXES)
+        who = numpy_generator(self.seed, "made-up", "hospital", group, row)
+        size = int(n * LARGEST ** who.uniform(-1, 1)) if sizes is None else int(sizes[row])
+        chances = self._case_mix(mine, float(concentration), who)
         seed = seed_for(self.seed, "made-up", "resample", round, group, draw, row)
-        drawn = torch.from_numpy(np.random.default_rng(seed).choice(mine, size, p=chances))
+        drawn = np.random.default_rng(seed).choice(mine, min(max(2, size), MOST_SAMPLES * n), p=chances)
+        return self._on(drawn, f"made-up-{group}-{row}", seed)
+
+    def _halves(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+        """The root samples of a group's reference, and those of its hospitals."""
+        n = len(self.root)
+        order = numpy_generator(self.seed, "made-up", "halves", group).permutation(n)
+        return (order, order) if n < 4 else (order[: n // 2], order[n // 2 :])
+
+    def _on(self, samples: np.ndarray, name: str, seed: int) -> ClientTask:
+        """Training on these samples of the root set."""
+        drawn = torch.from_numpy(samples)
         data = ClientData(self.root.inputs, self.root.rows[drawn], self.root.targets[drawn])
-        return ClientTask(f"made-up-{group}-{row}", data, seed)
+        return ClientTask(name, data, seed)
 
     def _case_mix(self, mine: np.ndarray, concentration: float, rng: np.random.Generator) -> np.ndarray:
         """Chances of the samples to be drawn: each class has its own factor, as in a Dirichlet partition."""
@@ -230,6 +290,13 @@ class Server:
         )
         lie = member.poison(own, torch.Generator().manual_seed(task.seed))
         return replace(task, data=replace(data, targets=lie.targets))
+
+
+def _without(row: Tensor, directions: Tensor) -> Tensor:
+    """What is left of a row when all that lies in the span of these directions is taken out."""
+    gram, dots = (directions @ directions.T).double(), (directions @ row).double()
+    shares = torch.linalg.pinv(gram, rtol=1e-6, hermitian=True) @ dots
+    return row - shares.to(row.dtype) @ directions
 
 
 def batched_logits(stack: DenseStack, weights: Tensor, inputs: Tensor) -> Tensor:

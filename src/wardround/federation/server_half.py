@@ -63,7 +63,7 @@ class ServerHalf:
             return torch.empty(0, dtype=torch.long), None
         split = self.own_data.validation
         order = torch.from_numpy(numpy_generator(self.schedule.seed, "root").permutation(len(split)))
-        if not self.rule.needs_root_update:
+        if not (self.rule.needs_root_update or self.rule.needs_server):
             return order.sort().values, None
         root = order[: self.schedule.root_samples].sort().values
         rest = order[self.schedule.root_samples :].sort().values
@@ -91,7 +91,7 @@ class ServerHalf:
 
     def root_tasks(self, round: int) -> list[ClientTask]:
         """The server's own training of a round, where the rule needs it."""
-        if self.root is None:
+        if self.root is None or not self.rule.needs_root_update:
             return []
         return [ClientTask(ROOT, self.root, seed_for(self.schedule.seed, "train", round, ROOT))]
 
