@@ -1,5 +1,6 @@
 """`serve` and `join` before anything is started: what is asked for, what is refused, what is printed."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -207,7 +208,9 @@ def wait_until(condition):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_its_parent(tmp_path, number):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # also in the background
     )
     try:
         wait_until(lambda: len(mine(tmp_path)) == 4)  # parent, child, forker, the forker's detached child
@@ -218,8 +221,11 @@ def test_nothing_outlives_its_parent(tmp_path, number):
         else:
             assert mine(tmp_path) == []
     finally:
+        parent.kill()
+        parent.wait()
         for pid in mine(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_process_that_ended_is_named_with_its_last_words(tmp_path):

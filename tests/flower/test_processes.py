@@ -44,6 +44,11 @@ def wait_for(condition, what, patience=PATIENCE, also=lambda: None):
     return found
 
 
+def hear_interrupts():
+    """A shell that runs the tests in the background has Ctrl-C ignored in all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Deployment:
     """A server and hospitals in a folder. Everything they start has the folder's name in its command line."""
 
@@ -87,7 +92,13 @@ class Deployment:
         environment = {**os.environ, "WARDROUND_POLL_SECONDS": "0.3"}
         with open(self.folder / f"{name}.out", "ab") as out:
             process = subprocess.Popen(
-                command, stdout=out, stderr=out, env=environment, start_new_session=True, cwd=self.folder
+                command,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+                cwd=self.folder,
+                preexec_fn=hear_interrupts,
             )
         self.started[name] = process
         return process
