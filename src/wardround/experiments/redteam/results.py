@@ -108,9 +108,8 @@ class Findings(Parameters):
 
     @property
     def kept(self) -> list[Tried]:
-        """The worst of each kind that cost more than a little on all seeds: what a better rule must stand."""
-        found = {tried.name: tried for tried in reversed(self.ranked) if tried.loss > HARMFUL}
-        return sorted(found.values(), key=lambda tried: (-tried.loss, tried.number))
+        """What cost more than a little on all seeds, the worst first: what a better rule must stand."""
+        return [tried for tried in self.ranked if tried.loss > HARMFUL]
 
     def worst_without_the_rule(self) -> Tried | None:
         """The worst attack whose attackers own no copy of the rule they attack."""
@@ -140,7 +139,7 @@ class Findings(Parameters):
             kept.add(path)
             config = self.plan.config(tried.attack, self.plan.seeds[0]).plain()
             told = (
-                f"# Costs {self.plan.aggregator} {tried.loss:.3f} of its {self.plan.metric}, mean over seeds "
+                f"# Costs {self.plan.rule} {tried.loss:.3f} of its {self.plan.metric}, mean over seeds "
                 f"{', '.join(map(str, self.plan.seeds))}.\n"
             )
             replace_file(path, (told + yaml.safe_dump(config, sort_keys=False)).encode())
@@ -158,7 +157,7 @@ class Findings(Parameters):
             "runs": [{"attack": {"name": "none"}}, *({"attack": tried.attack} for tried in self.kept)],
             "seeds": list(plan.seeds),
         }
-        told = f"# Attacks that cost {plan.aggregator} more than {HARMFUL} {plan.metric}: the worst of each kind.\n"
+        told = f"# Attacks that cost {plan.rule} more than {HARMFUL} of its {plan.metric}, the worst first.\n"
         return told + yaml.safe_dump(matrix, sort_keys=False)
 
 

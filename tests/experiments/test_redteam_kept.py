@@ -1,0 +1,46 @@
+"""What the red team found against `caac-guard`, replayed: a change that makes an attack worse is seen."""
+
+import re
+from importlib import resources
+from statistics import fmean
+
+import pytest
+
+from wardround.experiments import RunFolder, expand, presets, run_many
+
+PRESET = "redteam-caac-guard"
+SLACK = 0.03  # other processors and versions round differently, and 25 rounds carry that far
+
+
+def recorded() -> list[float]:
+    """What each attack of the preset cost when it was found, as its file says."""
+    file = resources.files("wardround.experiments").joinpath(f"presets/{PRESET}.yaml")
+    return [float(lost) for lost in re.findall(r"# lost ([\d.]+)$", file.read_text(encoding="utf-8"), re.M)]
+
+
+def test_every_kept_attack_has_its_loss_on_record():
+    matrix, _ = presets.matrix_from(PRESET)
+    attacks = [run["attack"] for run in matrix["runs"]]
+    assert attacks[0] == {"name": "none"}
+    assert len(recorded()) == len(attacks) - 1
+    assert recorded() == sorted(recorded(), reverse=True)
+    assert min(recorded()) >= 0.02
+
+
+@pytest.mark.slow
+def test_kept_attacks_do_no_more_harm_than_when_they_were_found(tmp_path):
+    matrix, where = presets.matrix_from(PRESET)
+    clean, *attacked = matrix["runs"]
+    worst_of_kind: dict[str, tuple[dict, float]] = {}
+    for run, lost in zip(attacked, recorded(), strict=True):
+        worst_of_kind.setdefault(run["attack"]["name"], (run, lost))
+    runs = [clean, *(run for run, _ in worst_of_kind.values())]
+    configs = expand({**matrix, "runs": runs}, where)
+    ends = run_many(configs, tmp_path, 2, lambda event: None)
+    assert {event.kind for event in ends} == {"finished"}
+    found: dict[str, list[float]] = {}
+    for config in configs:
+        summary = RunFolder(tmp_path / config.run_name).summary()
+        found.setdefault(config.attack["name"], []).append(summary["final"]["auroc"])
+    for name, (_, lost) in worst_of_kind.items():
+        assert fmean(found["none"]) - fmean(found[name]) <= lost + SLACK, name
