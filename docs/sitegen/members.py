@@ -39,8 +39,11 @@ def rule_page(name: str) -> str:
     """The page of one rule."""
     svg, study = rule_pictures.rule_picture(name)
     member = aggregators.registry.get(name)
+    past = "a clean round" if study.past == 1 else f"{study.past} clean rounds"
     facts = {"Needs": _needs(study), "Gives": _gives(study)}
-    return _page(member, aggregators.registry, facts, svg, rule_pictures.CAPTION, "aggregator")
+    return _page(
+        member, aggregators.registry, facts, svg, rule_pictures.CAPTION.format(past=past), "aggregator"
+    )
 
 
 def attack_page(name: str) -> str:

@@ -1,8 +1,7 @@
 """How a rule behaves: one made-up federation, the same for every rule, and attackers that grow in reach and number.
 
 Twenty clients share a direction and differ from each other; four of them send the honest mean reversed. A rule that
-remembers has seen fifteen clean rounds before. Only the contract of a rule is used, so a new rule is drawn like the
-others.
+remembers has a clean past. Only the contract of a rule is used, so a new rule is drawn like the others.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from wardround.randomness import seed_for
 CLIENTS, BYZANTINE, SIDE = 20, 4, 10
 SIZE = SIDE * SIDE
 PAST = 15
+SHORT_PAST = 1  # of rules that practise on the server, which takes them seconds now and then
 MAGNITUDES = [10 ** (power / 4) for power in range(-4, 9)]
 STRUCK = PAST + 1  # the draw of the round that is looked at
 CLAIMS = [10 ** (power / 2) for power in range(7)]
 LAYOUT = Layout(("layer.weight",), ((SIDE, SIDE),))
 CAPTION = (
-    "Twenty made-up clients, four of which send the mean of the honest updates reversed, after fifteen clean rounds. "
+    "Twenty made-up clients, four of which send the mean of the honest updates reversed, after {past}. "
     "Distances are from the mean of the honest clients' updates, in lengths of that mean; the grey line is `fedavg`."
 )
 
@@ -59,12 +59,23 @@ class Server:
 
     seed, rounds, attacks = 0, PAST, ("sign-flip", "noise", "scaling")
 
-    def root_updates(self, round: int, count: int, group: int = 0, draw: int = 0) -> Tensor:
+    def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
+        return direction() + 0.1 * noise(8, round, -1 if group is None else group, draw, rows=1)[0] / SIDE
+
+    def root_updates(
+        self, round: int, count: int, group: int = 0, draw: int = 0, sizes: Sequence[int] | None = None
+    ) -> Tensor:
         lasting, passing = noise(4, group, rows=count), noise(5, round, group, draw, rows=count)
         return direction() + 0.5 * (lasting + passing) / SIDE
 
     def plant(
-        self, honest: Tensor, attack: str, round: int, group: int = 0, draw: int = 0
+        self,
+        honest: Tensor,
+        attack: str,
+        round: int,
+        group: int = 0,
+        draw: int = 0,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         byzantine = torch.arange(len(honest)) < max(1, len(honest) // 4)
         own = honest[byzantine]
@@ -72,7 +83,7 @@ class Server:
         return byzantine, {"sign-flip": -own, "scaling": 10 * own, "noise": random}[attack]
 
     def value(self, weights: Tensor) -> Tensor:
-        return torch.sigmoid(weights.to(torch.float64) @ direction().to(torch.float64))
+        return torch.sigmoid(4 * weights.to(torch.float64) @ direction().to(torch.float64))
 
 
 @dataclass(frozen=True)
@@ -102,14 +113,15 @@ class Study:
     _answers: dict[Round, Aggregation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for round in range(1, PAST + 1):
+        self.past = SHORT_PAST if self.rule.needs_server else PAST
+        for round in range(1, self.past + 1):
             loss = torch.linspace(0.4, 0.6, CLIENTS)
             sent = Updates(honest(round), num_samples=[100] * CLIENTS, metrics={"loss": loss}, layout=LAYOUT)
             self._aggregate(self.rule, sent, round)
 
     def answer(self, round: Round) -> Aggregation:
         if round not in self._answers:
-            self._answers[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), STRUCK)
+            self._answers[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), self.past + 1)
         return self._answers[round]
 
     def distance(self, round: Round) -> float:
@@ -119,7 +131,7 @@ class Study:
     def going_on(self, rounds: int) -> list[Aggregation]:
         """The same attack, round after round: what becomes of a rule that remembers."""
         rule = copy.deepcopy(self.rule)
-        return [self._aggregate(rule, Round().updates(STRUCK + i), STRUCK + i) for i in range(rounds)]
+        return [self._aggregate(rule, Round().updates(STRUCK + i), self.past + 1 + i) for i in range(rounds)]
 
     def _aggregate(self, rule: Aggregator, sent: Updates, round: int) -> Aggregation:
         server = Server()
@@ -127,7 +139,7 @@ class Study:
             sent,
             round=round,
             global_weights=0.1 * noise(7, rows=1)[0],
-            root_update=server.root_updates(round, 1)[0],
+            root_update=server.reference(round),
             server=server,
         )
 
@@ -162,7 +174,7 @@ def rule_picture(name: str) -> tuple[str, Study]:
         panels.append(
             _shares("What the attackers are given", "their length, honest mean = 1", lengths, answers)
         )
-        if study.rule.state_dict():
+        if study.rule.state_dict() and not study.rule.needs_server:
             answers = study.going_on(PAST)
             rounds = list(range(1, len(answers) + 1))
             panels.append(_shares("When they go on", "rounds of attack, ten times the mean", rounds, answers))
