@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wardround import Updates, aggregators, attacks
 from wardround.errors import ParameterError
@@ -189,3 +191,28 @@ def test_clients_come_and_go():
         out = rule.aggregate(Updates(rows[chosen], [f"c{i}" for i in chosen]), t)
         assert not out.flags.any()
     assert len(rule.state_dict()["clients"]) == N
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000), attackers=st.integers(0, 9), magnitude=st.sampled_from([0.01, 1.0, 30.0, 1e9])
+)
+def test_no_minority_pulls_farther_than_the_longest_honest_row(seed, attackers, magnitude):
+    rows = Population(seed).round()
+    rows[:attackers] = magnitude * torch.randn(D, generator=torch.Generator().manual_seed(seed))
+    out = aggregators.create("caac-guard").aggregate(Updates(rows))
+    assert out.delta.norm() <= rows[attackers:].norm(dim=1).max() * (1 + 1e-5)
+    assert (out.weights[out.flags] == 0).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), unit=st.sampled_from([1e-6, 1e-2, 1e3]))
+def test_the_unit_of_the_updates_does_not_matter(seed, unit):
+    one, other = aggregators.create("caac-guard"), aggregators.create("caac-guard")
+    population = Population(seed)
+    for t in (1, 2, 3, 4, 5):
+        rows = population.round().double()
+        rows[:4] *= -10 if t > 3 else 1
+        a, b = one.aggregate(Updates(rows), t), other.aggregate(Updates(unit * rows), t)
+        assert torch.equal(a.flags, b.flags)
+        torch.testing.assert_close(unit * a.delta, b.delta, rtol=1e-6, atol=1e-9 * unit)
