@@ -24,6 +24,7 @@ GUARD, ROOTED = "caac-guard", "caac-guard (root)"
 WITH_ROOT = {ROOTED, "fltrust"}
 NAMED = ("sign-flip ×10", "noise", "scaling", "alie")
 TOLERATED = 0.02
+FOUND = 0.9
 COMMANDS = """```sh
 for preset in guard-clean guard-icu guard-rivals guard-rivals-all guard-even guard-fewer guard-drift \\
     guard-images-clean guard-images; do        # the image sets: data/medmnist/{pneumonia,breast}mnist.npz
@@ -32,12 +33,12 @@ done
 python docs/write_guard.py runs/guard          # this section
 ```"""
 REASONS = {
-    "sign-flip ×1": "a reversed row of usual length is what an honest client with the other class sends",
-    "label-flip": "poisoned clients train honestly on wrong labels; from the first round on nothing sets them apart",
-    "mix": "half of the attackers flip labels",
-    "backdoor": "trained honestly on stamped samples",
-    "slow-drift": "until half of the ramp the attackers only fall silent, and their share of the data is missing",
-    "profile-aware": "",
+    "sign-flip ×1": "A reversed row of usual length is what an honest client with the other class sends.",
+    "label-flip": "Poisoned clients train honestly on wrong labels: from the first round on nothing sets them apart.",
+    "mix": "Half of the attackers flip labels.",
+    "backdoor": "Poisoned clients train honestly on stamped and mislabelled samples.",
+    "slow-drift": "Until half of the ramp the attackers only fall silent; later they are found when they are alike.",
+    "fang-trimmed-mean": "Every row is drawn anew: no twins, usual norms.",
 }
 
 
@@ -153,12 +154,19 @@ def attacked_table(found: Results, data: str, alpha: float, share: float) -> str
     return table(head, rows)
 
 
+def reason(setting: Setting, runs: dict[int, Run]) -> str:
+    """Why that much is lost: the attackers' patients are missing where they were found, else what the attack is."""
+    if (detected(runs, "tpr") or 0.0) >= FOUND:
+        return "The attackers are found and left out; what is missed is their patients."
+    return REASONS.get(setting.attack, "Most attackers are found; what is missed is their patients.")
+
+
 def losers(found: Results, method: str) -> tuple[int, list[str]]:
     """How many attacked settings there are, and those that lose more than is tolerated, worst first."""
     lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attack != "clean"]
     known = [(value, s) for value, s in lost if value is not None]
     bad = sorted(((v, s) for v, s in known if v > TOLERATED), key=lambda item: -item[0])
-    lines = [f"- {s.words}: −{v:.3f}. {REASONS.get(s.attack, '')}".rstrip() for v, s in bad]
+    lines = [f"- {s.words}: −{v:.3f}. {reason(s, found[s, method])}" for v, s in bad]
     return len(known), lines
 
 
@@ -181,45 +189,49 @@ def named_attacks(found: Results) -> str:
     return table(head, rows)
 
 
+def worst(means: dict[Setting, float]) -> Setting:
+    return min(means, key=lambda setting: means[setting])
+
+
 def worst_cases(found: Results) -> str:
-    """Per rule its worst mean, over the attacked settings and seeds that every rule has been through."""
-    attacked = [(s, m) for s, m in found if s.attack != "clean" and s.data == "icu"]
-    methods = sorted({m for _, m in attacked})
-    common = {
-        s: set.intersection(*(set(found.get((s, m), {})) for m in methods)) for s in {s for s, _ in attacked}
-    }
-    common = {s: seeds for s, seeds in common.items() if seeds}
+    """Each rule's worst mean beside the guard's, over the attacked settings and seeds that both have been through."""
     rows = []
-    for method in methods:
-        means = {s: auroc(found[s, method], seeds) for s, seeds in common.items()}
-        if not means:
+    for method in sorted({m for s, m in found if s.attack != "clean"} - {GUARD, ROOTED}):
+        ours = ROOTED if method in WITH_ROOT else GUARD
+        common = {
+            s: set(runs) & set(found.get((s, ours), {}))
+            for (s, m), runs in found.items()
+            if m == method and s.attack != "clean"
+        }
+        common = {s: seeds for s, seeds in common.items() if seeds}
+        if not common:
             continue
-        worst = min(means, key=lambda s: means[s])
-        own = {s: auroc(runs) for (s, m), runs in found.items() if m == method and s.attack != "clean"}
-        anywhere = min(own, key=lambda s: own[s])
-        root = "yes" if method in WITH_ROOT else "no"
-        rows.append(
-            (
-                means[worst],
-                [method, root, number(means[worst]), worst.attack, number(own[anywhere]), anywhere.words],
-            )
-        )
-    ordered = [row for _, row in sorted(rows, key=lambda item: -item[0])]
-    seeds = sorted({len(v) for v in common.values()})
-    told = (
-        f"{len(common)} settings, {'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
-        if seeds
-        else "none yet"
-    )
-    head = [
-        "rule",
-        "root data",
-        f"worst mean where all were ({told})",
-        "under",
-        "worst mean of all its runs",
-        "where",
-    ]
-    return table(head, ordered)
+        means = {m: {s: auroc(found[s, m], seeds) for s, seeds in common.items()} for m in (method, ours)}
+        told = [f"{means[m][at]:.3f} ({at.attack})" for m in (method, ours) for at in [worst(means[m])]]
+        seeds = sorted({len(v) for v in common.values()})
+        count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        rows.append((means[method][worst(means[method])], [method, ours, str(len(common)), count, *told]))
+    head = ["rule", "against", "settings", "seeds", "the rule's worst mean", "the guard's worst mean there"]
+    return table(head, [row for _, row in sorted(rows, key=lambda item: -item[0])])
+
+
+def worst_anywhere(found: Results) -> str:
+    """The guard's own worst means over everything it has been through, dataset by dataset."""
+    lines = []
+    for method in (GUARD, ROOTED):
+        for data in sorted({s.data for s, _ in found}):
+            means = {
+                s: auroc(runs)
+                for (s, m), runs in found.items()
+                if m == method and s.data == data and s.attack != "clean"
+            }
+            if means:
+                at = worst(means)
+                seeds = len(found[at, method])
+                lines.append(
+                    f"- `{method}`: {means[at]:.3f} ({at.words}; seeds: {seeds}; settings: {len(means)})."
+                )
+    return "\n".join(lines)
 
 
 def drift_line(runs: list[Run]) -> str:
@@ -294,7 +306,14 @@ AUROC, mean over seeds; FPR is the share of client-rounds flagged.
 
 ### Worst cases
 
+Each rule's worst mean over the attacked settings and seeds that it and the guard both went through. What a
+rule loses here, its worst case over all attacks loses at least.
+
 {worst_cases(main)}
+
+The guard's worst means over all its own runs:
+
+{worst_anywhere(main)}
 
 ### The attacks that must be found
 
