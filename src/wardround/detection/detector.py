@@ -67,7 +67,7 @@ class DetectorParams(Parameters):
     """Rounds between two times of practice. The first is in the first round; two more come after a fifth and a
     half of this, because updates change most in the first rounds."""
     practice_clients: int | None = Field(None, ge=2)
-    """Hospitals of a made-up federation; None: as many as the round has, of long updates two fifths of that."""
+    """Hospitals of a made-up federation; None: as many as the round has, of long updates a quarter; at most 12."""
     practice_groups: int = Field(5, ge=1)
     """Made-up federations that are attacked."""
     calm_groups: int = Field(4, ge=1)
@@ -225,7 +225,7 @@ class Detector:
         count, present = self.params.practice_clients, len(updates)
         if count is None:
             long = updates.matrix.nbytes > LONG
-            count = max(2, min(2 * present // 5 if long else present, MOST_HOSPITALS))
+            count = max(2, min(present // 4 if long else present, MOST_HOSPITALS))
         reported = torch.nan_to_num(updates.num_samples.double(), nan=1.0).clamp(1, MOST_SAMPLES)
         spread = torch.linspace(0, 1, count, dtype=torch.float64)
         return [int(size) for size in reported.quantile(spread, interpolation="nearest")]

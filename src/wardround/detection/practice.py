@@ -116,7 +116,9 @@ class Practice:
         byzantine, crafted = self.server.plant(rows, attack, self.round, group, draw, self.sizes)
         if not _finite(crafted):
             return
-        saved = rows[byzantine]
+        rows_of_attackers = byzantine.nonzero().flatten()
+        saved = room_for(len(rows_of_attackers), rows)
+        torch.index_select(rows, 0, rows_of_attackers, out=saved)
         rows[byzantine] = crafted.to(rows.dtype)
         del crafted
         try:
