@@ -33,7 +33,7 @@ NETWORKS = ("vae", "attention", "agent")
 MOST_HOSPITALS = 12
 """Of a made-up federation."""
 LONG = 32_000_000
-"""Bytes of a round's updates from which on made-up federations are smaller, to stay below twice the matrix."""
+"""Bytes of a round's updates from which on made-up federations are smaller, to save memory."""
 
 
 class DetectorParams(Parameters):
