@@ -17,6 +17,7 @@ from typing import Any
 
 from wardround.analysis import load_runs
 from wardround.analysis.runs import Run
+from wardround.experiments import expand, presets
 
 PAGE = Path(__file__).parent / "results.md"
 BEGIN, END = "<!-- written by write_guard.py -->", "<!-- end of what write_guard.py writes -->"
@@ -158,7 +159,9 @@ def reason(setting: Setting, runs: dict[int, Run]) -> str:
     """Why that much is lost: the attackers' patients are missing where they were found, else what the attack is."""
     if (detected(runs, "tpr") or 0.0) >= FOUND:
         return "The attackers are found and left out; what is missed is their patients."
-    return REASONS.get(setting.attack, "Most attackers are found; what is missed is their patients.")
+    return REASONS.get(
+        setting.attack, f"TPR {number(detected(runs, 'tpr'), 2)}; the cause was not looked into."
+    )
 
 
 def losers(found: Results, method: str) -> tuple[int, list[str]]:
@@ -271,6 +274,12 @@ def half_ramp(found: Results, method: str) -> str:
     )
 
 
+def planned() -> int:
+    """How many runs the presets come to."""
+    names = [name for name in presets.available() if name.startswith("guard-")]
+    return len({config.run_name for name in names for config in expand(*presets.matrix_from(name))})
+
+
 def section(runs: list[Run]) -> str:
     found = collect(runs)
     drifting = [run for run in runs if run.finished and run.config["name"] == "guard-drift"]
@@ -294,7 +303,8 @@ def section(runs: list[Run]) -> str:
 
 {total} finished runs of 30 rounds with 20 clients and a small dense network, judged on the test split after the
 last round; what the rule does is in [caac-guard.md](caac-guard.md). No constant of the rule was chosen
-by looking at these seeds.
+by looking at these seeds. The presets plan {planned()} runs; what is not finished is missing below, and
+every table says how many seeds it has.
 
 {COMMANDS}
 
