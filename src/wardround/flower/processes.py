@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import IO
 
 from wardround.errors import ConfigError, WardroundError
+from wardround.flower import guardian
 
 __all__ = ["Processes", "check_port", "console_script", "free_port", "one_at_a_time"]
 
@@ -31,17 +33,24 @@ LONGEST_LOG = 20 * 2**20
 class Processes:
     """Starts processes with a log file each, and stops all of them, with whatever they started.
 
-    A child is killed by the kernel when this process dies, even by SIGKILL. What children leave behind becomes
-    a child of this process (Linux' subreaper), so that nothing is lost sight of.
+    A child is killed by the kernel when this process dies, even by SIGKILL, and a guardian then ends whatever the
+    children had started. What children leave behind earlier becomes a child of this process (Linux' subreaper),
+    so that nothing is lost sight of.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
-        self.logs, self.environment = logs, dict(environment)
+        self.mark = uuid.uuid4().hex
+        self.logs, self.environment = logs, {**environment, guardian.MARK: self.mark}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Processes:
         _prctl(CHILD_SUBREAPER, 1)
         self.logs.mkdir(parents=True, exist_ok=True)
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, self.mark],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._before = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
@@ -53,6 +62,7 @@ class Processes:
         try:
             self.stop()
         finally:
+            self._guardian.communicate()  # closes its pipe; there is nobody left for it to end
             signal.signal(signal.SIGTERM, self._before)
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -94,20 +104,24 @@ class Processes:
 
     def stop(self) -> None:
         """End all of them: the server app first, which still has things to write, then from last to first."""
-        apps = [pid for pid in _descendants() if b"flwr-serverapp" in _command(pid)]
+        apps = [pid for pid in self._below() if b"flwr-serverapp" in _command(pid)]
         _signal(apps, signal.SIGINT)
-        _wait(lambda: any(pid in _descendants() for pid in apps))
+        _wait(lambda: any(pid in self._below() for pid in apps))
         for process in reversed(self.running.values()):
             if process.poll() is None:
                 process.terminate()
         _wait(lambda: any(process.poll() is None for process in self.running.values()))
-        _signal(_descendants(), signal.SIGTERM)  # what they left behind
-        _wait(lambda: bool(_descendants()))
-        while rest := _descendants():
+        _signal(self._below(), signal.SIGTERM)  # what they left behind
+        _wait(lambda: bool(self._below()))
+        while rest := self._below():
             _signal(rest, signal.SIGKILL)
             _reap()
             time.sleep(0.05)
         self.running.clear()
+
+    def _below(self) -> list[int]:
+        """All that was started, by this process or by what it started."""
+        return [pid for pid in _descendants() if pid != self._guardian.pid]
 
 
 def last_line(text: str) -> str:
