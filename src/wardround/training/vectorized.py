@@ -75,7 +75,9 @@ class VectorizedTrainer(Trainer):
         start = global_weights.detach().to(self.device, self.stack.dtype)
         sizes = np.array([task.data.rows.shape[0] for task in tasks], dtype=np.int64)
         # Products round by where a client lies in memory: equal sizes go by name, not by the order of the tasks.
-        by_size = np.array(sorted(range(len(tasks)), key=lambda i: (-sizes[i], tasks[i].client)), dtype=np.int64)
+        by_size = np.array(
+            sorted(range(len(tasks)), key=lambda i: (-sizes[i], tasks[i].client)), dtype=np.int64
+        )
         with one_thread(), torch.no_grad():
             for first in range(0, len(by_size), self.group_size):
                 members = by_size[first : first + self.group_size]
