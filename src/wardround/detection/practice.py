@@ -20,7 +20,7 @@ from wardround.detection.attention import LabelledRounds
 from wardround.detection.features import Geometry, measure, measured_again, standardised
 from wardround.detection.fingerprints import CANDIDATES, Fingerprints, take
 from wardround.detection.memory import Memory
-from wardround.detection.shapley import room_for
+from wardround.detection.shapley import give_back, room_for
 from wardround.detection.trust import shares
 from wardround.detection.vae import Vae, comparable
 from wardround.randomness import numpy_generator, torch_generator
@@ -70,6 +70,7 @@ class Practice:
                 seen = measure(rows, None, self.projection)
                 parts.append(comparable(seen.projected, float(seen.norm.quantile(0.5))))
             del rows  # before the next ones are made
+            give_back()
         return torch.cat(parts)
 
     def episodes(
@@ -97,6 +98,7 @@ class Practice:
                         seen = measured_again(calm, rows, byzantine, reference, self.projection)
                     told[name].append(self._round(rows, seen, byzantine, past, vae, agent, (group, draw)))
             del rows, reference  # before the next ones are made
+            give_back()
         return [episode for episode in told.values() if episode]
 
     def _honest(self, group: int, draw: int) -> Tensor | None:
@@ -125,6 +127,7 @@ class Practice:
             yield byzantine
         finally:
             rows[byzantine] = saved
+            give_back()
 
     def _round(
         self,
