@@ -147,6 +147,7 @@ def test_warming_up_leaves_the_rule_as_it_was(name, create, aggregate):
     assert_alike(aggregate(warm, make_updates()), aggregate(create(name), make_updates()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_threads_do_not_change_a_bit(name, create, aggregate):
     before, results = torch.get_num_threads(), []

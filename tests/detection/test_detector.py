@@ -27,6 +27,7 @@ def test_attackers_like_the_planted_ones_are_found(make_server, make_round):
     assert {"vae_error", "cosine", "peer_cosine", "norm", "sign_consistency", "shapley"} < out.columns.keys()
 
 
+@pytest.mark.slow
 def test_the_documents_trust_squeezes_and_the_verdict_does_not(make_server, make_round, small):
     document, sharp = aggregators.create("fedbnp", **small), aggregators.create("fedbnp-sharp", **small)
     a, b = (aggregate(rule, make_server(), make_round()) for rule in (document, sharp))
@@ -58,6 +59,7 @@ def test_cost_is_reported_and_bounded(make_server, small):
     assert server.evaluated - before <= 150
 
 
+@pytest.mark.slow
 def test_practice_is_rare(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
     asked = []
@@ -109,6 +111,7 @@ def test_long_updates_are_projected_for_the_autoencoder(make_server, make_round,
     assert rule.state_dict()["vae.body.0.weight"].shape == (128, 16)
 
 
+@pytest.mark.slow
 def test_a_saved_detector_gives_the_same_opinions(make_server, make_round, small, tmp_path):
     def opinion(detector, t):
         server = make_server()

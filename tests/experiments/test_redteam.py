@@ -131,6 +131,7 @@ def test_a_broken_model_is_worth_no_more_than_guessing():
     assert (outcome.value, outcome.loss, outcome.verdict) == (0.5, pytest.approx(0.3), "weights")
 
 
+@pytest.mark.slow
 def test_each_attack_is_seen_with_its_defaults_before_any_other(tiny, tmp_path, monkeypatch):
     pretence = Pretence(monkeypatch)
     found = search(plan(tiny, seeds=(200,)), tmp_path, trials=len(candidates()))
@@ -138,6 +139,7 @@ def test_each_attack_is_seen_with_its_defaults_before_any_other(tiny, tmp_path, 
     assert all(config.attack["fraction"] == 0.4 for config in pretence.ran)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_harmless_attacks_are_given_up_after_a_seed_and_harmful_ones_are_not(tiny, tmp_path, monkeypatch):
     harm = {name: place / 100 for place, name in enumerate(reversed(FEW))}
@@ -158,6 +160,7 @@ def test_an_impossible_attack_is_told_and_does_not_stop_the_search(tiny, tmp_pat
     assert [(t.attack["name"], t.reason) for t in failed] == [("alie", "impossible here")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_what_was_cut_short_is_tried_again_and_nothing_else(tiny, tmp_path, monkeypatch):
     asked = plan(tiny, seeds=(200,))
@@ -194,6 +197,7 @@ def test_a_rule_that_cannot_run_there_is_told(tiny, tmp_path):
         search(plan(tiny, aggregator="krum"), tmp_path, trials=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_findings_are_written_and_read_back(tiny, tmp_path, monkeypatch):
     Pretence(monkeypatch, lambda config: config.attack["fraction"])

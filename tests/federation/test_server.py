@@ -62,6 +62,7 @@ def federation(rule="fedbnp", batch_norm=False, campaign=None, params=QUICK, cli
     )
 
 
+@pytest.mark.slow
 def test_the_runs_truth_is_never_read():
     """The same attack under a true and a false record: what the detector thinks must be the same."""
     weights, claims = [], []
@@ -220,6 +221,7 @@ def test_a_root_set_that_leaves_nothing_to_judge_by_is_an_error():
         federation(root_samples=10_000)
 
 
+@pytest.mark.slow
 def test_fedbnp_end_to_end_with_batch_norm_and_sampling():
     fed = federation("fedbnp", batch_norm=True, participation=0.5)
     mask = fed.layout.batch_norm_mask
@@ -235,6 +237,7 @@ def test_fedbnp_end_to_end_with_batch_norm_and_sampling():
     assert all(line["weight"] > 0 and line["evaluations"] > 0 for line in told.clients)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_not_stopped():
     fed, other = federation(), federation()
     fed.step(1)

@@ -28,7 +28,7 @@ def steward(request, tmp_path_factory):
     vault = Vault(tmp_path_factory.mktemp("steward") / "vault")
     vault.make(CLIENTS, request.param)
     with StewardService(vault.steward(), server_key(vault.keys)) as service:
-        thread = threading.Thread(target=service.serve_forever, daemon=True)
+        thread = threading.Thread(target=service.serve_forever, args=[0.01], daemon=True)
         thread.start()
         yield {"mode": request.param, "steward": service.address, "steward_keys": str(vault.keys)}
         service.shutdown()

@@ -48,7 +48,7 @@ class SuperLink(BaseHTTPRequestHandler):
 def superlink():
     server = ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
     server.seen = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -41,6 +41,7 @@ def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
     assert detection[0] == detection[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -41,7 +41,7 @@ def vault(tmp_path_factory):
 @contextmanager
 def served(vault):
     with StewardService(vault.steward(), server_key(vault.keys)) as service:
-        thread = threading.Thread(target=service.serve_forever, daemon=True)
+        thread = threading.Thread(target=service.serve_forever, args=[0.01], daemon=True)
         thread.start()
         yield service
         service.shutdown()
@@ -271,7 +271,7 @@ def test_over_tls_it_may_listen_anywhere(vault, tmp_path, monkeypatch):
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     with StewardService(vault.steward(), server_key(vault.keys), "0.0.0.0", 0, certificate, key) as service:
-        threading.Thread(target=service.serve_forever, daemon=True).start()
+        threading.Thread(target=service.serve_forever, args=[0.01], daemon=True).start()
         address = f"https://127.0.0.1:{service.server_address[1]}"
         remote = RemoteSteward(address, server_key(vault.keys), timeout=10)
         with pytest.raises(WardroundError, match=r"cannot be reached.*certificate"):
