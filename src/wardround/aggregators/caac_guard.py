@@ -11,21 +11,32 @@ from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
 from wardround.aggregators.fltrust import root_length, skipped_without_root
+from wardround.aggregators.guard_dissent import contradicting, output_bias_steps
 from wardround.aggregators.guard_profiles import (
     HEADING,
+    HEARING_RATE,
     HEADING_SPREAD,
     LEVEL,
     LEVEL_SPREAD,
     Past,
     Profiles,
 )
-from wardround.aggregators.guard_tests import cosine_gaps, excess_norms, in_step, isolation, twins
+from wardround.aggregators.guard_tests import (
+    cosine_gaps,
+    excess_norms,
+    in_step,
+    isolation,
+    same_length,
+    twins,
+    usual_log_norms,
+)
 from wardround.aggregators.kernels import weighted_sum
+from wardround.aggregators.order_statistics import mean_of_middle
 from wardround.aggregators.projection import Projection
 from wardround.updates import Aggregation, Updates
 
-TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift")
-"""The tests in the order of their codes in the column `why`: 1, 2, …; 0 is nothing, 7 probation."""
+TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift", "dissent")
+"""The tests in the order of their codes in the column `why`: 1, 2, …; 0 is nothing, 8 probation."""
 PROBATION = len(TESTS) + 1
 EXCESS_FACTORS = (2.5, 4.0)
 """A norm so many times that of peers is never, is always in excess."""
@@ -33,6 +44,10 @@ JUMP_LIMITS = (math.log(2.0), math.log(5.0))
 REVERSAL_LIMITS = (0.5, 1.2)
 BACKWARDS = -0.15
 """Only a heading below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
+FEW = 0.2
+"""A share of clients small enough to be named when they contradict the others; more of them divide the house."""
+OFTEN = 0.5
+"""Share of rounds in which who contradicts is flagged, and from which on the house counts as divided."""
 FORGETTING = 0.98
 """How the clipping norm may fall from round to round: slower than the norms of clients that have converged."""
 
@@ -85,13 +100,18 @@ class CaacGuard(Aggregator):
         target_fpr: float = Field(0.02, gt=0, lt=1)
         """Share of honest verdicts that may be wrong; sets how many standard deviations are too many."""
         sample_cap: float = Field(2.0, ge=1)
-        """Reported sample counts above this multiple of their median count as that multiple."""
+        """Reported sample counts above this multiple of their median count as that multiple while someone is flagged."""
+        calm_cap: float = Field(10.0, ge=1)
+        """The same while nobody is."""
         twin_ratio: float = Field(0.1, gt=0, lt=1)
         """Closer than this share of the usual distance to the nearest peer is too close."""
         drift_limit: float = Field(0.25, gt=0)
         """Mean loss of heading over the window from which turning away in step is flagged."""
         drift_tolerance: float = Field(0.06, gt=0, lt=1)
         """How much two losses of heading may differ, relatively, to be called in step."""
+        hearings: int = Field(3, ge=0)
+        """First rounds in which clients are asked whether they contradict each other; 0 where the model is not new:
+        once it has learnt, honest rows contradict each other too."""
         projection: int = Field(512, ge=16)
         """Length at which past directions are kept."""
 
@@ -100,6 +120,7 @@ class CaacGuard(Aggregator):
         self.z = 2 / (3 * math.sqrt(self.params.target_fpr))
         self.profiles = Profiles()
         self.clip = 0.0
+        self.heard, self.division = 0, 0.0
 
     @property
     def needs_root_update(self) -> bool:  # type: ignore[override]
@@ -119,7 +140,9 @@ class CaacGuard(Aggregator):
         headings = past.headings(projected)
 
         gaps = cosine_gaps(context.survey.squared_distances, norms)
-        scores = self._scores(updates, past, log_norms, headings, gaps)
+        usual = usual_log_norms(log_norms, updates.num_samples)
+        scores = self._scores(updates, past, log_norms, usual, headings, gaps)
+        scores = torch.cat([scores, self._dissent(updates, past, gaps, present & (scores <= 1).all(0))[None]])
         worst, which = scores.max(0)
         suspicious = worst > 1
         flags = suspicious | self.profiles.count(past, suspicious)
@@ -136,16 +159,26 @@ class CaacGuard(Aggregator):
             "why": why.double(),
             **dict(zip(TESTS, scores, strict=True)),
         }
-        rooted = self.params.root
-        result = self._trusting(updates, flags, context) if rooted else self._clipped_mean(updates, flags)
+        if self.params.root:
+            result = self._trusting(updates, flags, context)
+        elif self.division > OFTEN:
+            result = self._median(updates, flags)
+        else:
+            result = self._clipped_mean(updates, flags, usual)
         result.columns = {**columns, **result.columns}
         result.scores, result.flags = worst, flags
         return result
 
     def _scores(
-        self, updates: Updates, past: Past, log_norms: Tensor, headings: Tensor, gaps: Tensor
+        self,
+        updates: Updates,
+        past: Past,
+        log_norms: Tensor,
+        usual: Tensor,
+        headings: Tensor,
+        gaps: Tensor,
     ) -> Tensor:
-        """Tests × clients."""
+        """The tests of a row by itself and of its company × clients."""
         known, none = past.known, torch.zeros(len(updates), dtype=torch.float64)
         level, level_spread = past.scalars[:, LEVEL], past.scalars[:, LEVEL_SPREAD]
         heading, heading_spread = past.scalars[:, HEADING], past.scalars[:, HEADING_SPREAD]
@@ -155,7 +188,7 @@ class CaacGuard(Aggregator):
         jump = (rise - max(0.0, trend)) / (self.z * level_spread).clamp(*JUMP_LIMITS)
         jump = torch.where(known, jump, none)
         vouched = known & (jump < 0.5)
-        excess = excess_norms(log_norms, updates.num_samples, self.z, EXCESS_FACTORS)
+        excess = excess_norms(log_norms - usual, self.z, EXCESS_FACTORS)
         excess = torch.where(vouched, none, excess)
 
         lost = heading - headings
@@ -173,15 +206,48 @@ class CaacGuard(Aggregator):
         fits = known & (misfit < 2)
         best = misfit <= torch.where(pairs > 1, misfit[None, :], torch.inf).min(1).values
         twin = torch.where(fits & best, none, pairs.max(1).values)
+        twin = torch.maximum(twin, same_length(gaps, log_norms, noise > 1))
         return torch.stack([excess, jump, noise, twin, reversal, drift])
 
-    def _clipped_mean(self, updates: Updates, flags: Tensor) -> Aggregation:
-        counts, accepted = updates.num_samples, ~flags
-        capped = counts.clamp(max=self.params.sample_cap * float(counts[accepted].quantile(0.5))) * accepted
+    def _dissent(self, updates: Updates, past: Past, gaps: Tensor, heard: Tensor) -> Tensor:
+        """How often each contradicted the others, in units of the limit; in passing, whether the house is divided."""
+        steps = output_bias_steps(updates)
+        among = heard.nonzero().flatten()
+        over = self.heard >= self.params.hearings * math.ceil(len(self.profiles.index) / len(updates))
+        silent = steps is None or over
+        accused = None if silent else contradicting(1 - gaps[among][:, among], steps[among])
+        contradicts = torch.zeros(len(updates), dtype=torch.float64)
+        if accused is None:
+            heard = torch.zeros_like(heard)
+        else:
+            divided = int(accused.sum()) > FEW * len(among)
+            self.heard += 1
+            self.division += max(1 / self.heard, HEARING_RATE) * (divided - self.division)
+            contradicts[among] = accused.double()
+            heard = heard & (not divided)
+        return self.profiles.hear(past, heard, contradicts) / OFTEN
+
+    def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
+        """By sample counts; who has been found out makes the rest be taken with more caution."""
+        counts, accepted, norms = updates.num_samples, ~flags, updates.norms
+        cautious = bool(flags.any())
+        cap = self.params.sample_cap if cautious else self.params.calm_cap
+        capped = counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
         weights = capped / capped.sum() if bool(capped.sum() > 0) else accepted / accepted.sum()
-        scale = torch.where(updates.norms > self.clip, self.clip / updates.norms.clamp(min=1e-300), 1.0)
+        bound = torch.full_like(norms, self.clip)
+        if not cautious:
+            bound = torch.maximum(bound, EXCESS_FACTORS[1] * usual.exp())
+        scale = torch.where(norms > bound, bound / norms.clamp(min=1e-300), 1.0)
         delta = weighted_sum(updates.matrix, weights * scale)
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
+
+    def _median(self, updates: Updates, flags: Tensor) -> Aggregation:
+        """Where too many contradict the others to say who is right: coordinate by coordinate, the middle."""
+        accepted, norms = ~flags, updates.norms
+        scale = torch.where(norms > self.clip, self.clip / norms.clamp(min=1e-300), 1.0)
+        rows = updates.matrix[accepted] * scale[accepted, None].to(updates.matrix)
+        delta = mean_of_middle(rows, (len(rows) - 1) // 2)
+        return Aggregation(delta, weights=accepted / accepted.sum(), columns={"clip_scale": scale})
 
     def _trusting(self, updates: Updates, flags: Tensor, context: Context) -> Aggregation:
         if not math.isfinite(root_length(self.name, updates, context)):
@@ -202,8 +268,9 @@ class CaacGuard(Aggregator):
         self.profiles.blame([client for client in dropped if client in self.profiles.index])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"clip": self.clip, **self.profiles.state_dict()}
+        own = {"clip": self.clip, "heard": self.heard, "division": self.division}
+        return {**own, **self.profiles.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.clip = state["clip"]
+        self.clip, self.heard, self.division = state["clip"], state["heard"], state["division"]
         self.profiles.load_state_dict(state)

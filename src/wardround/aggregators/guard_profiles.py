@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = ["Past", "Profiles"]
 
-SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES = range(6)
+SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES, HEARD, DISSENT = range(8)
 FIRST_SPREAD = 0.15
 """Spread of log-norm and heading that a client starts with."""
 KNOWN_AFTER = 3
@@ -27,6 +27,8 @@ MOST_OFFENCES, PROBATION = 6, 3
 HEADING_RATE, SPREAD_RATE = 0.3, 0.2
 LEVEL_RATES = (0.05, 0.5)
 """Bounds on 1/(accepted rounds), the rate at which log-norm and past direction are averaged."""
+HEARING_RATE = 0.2
+"""Least weight of a round in the share of rounds in which a client contradicts the others."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Profiles:
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
-        self.scalars = torch.empty(0, 6, dtype=torch.float64)
+        self.scalars = torch.empty(0, 8, dtype=torch.float64)
         self.shortfalls = torch.empty(0, WINDOW, dtype=torch.float64)
         self.direction = torch.empty(0, 0, dtype=torch.float64)
 
@@ -66,7 +68,7 @@ class Profiles:
         newcomers = [client for client in clients if client not in self.index]
         for client in newcomers:
             self.index[client] = len(self.index)
-        blank = torch.zeros(len(newcomers), 6, dtype=torch.float64)
+        blank = torch.zeros(len(newcomers), 8, dtype=torch.float64)
         blank[:, [LEVEL_SPREAD, HEADING_SPREAD]] = FIRST_SPREAD
         blank[:, HEADING] = 1.0
         self.scalars = torch.cat([self.scalars, blank])
@@ -87,6 +89,15 @@ class Profiles:
         offences = torch.where(suspicious, before + 1, before - 1).clamp(0, MOST_OFFENCES)
         self.scalars[past.rows, OFFENCES] = offences
         return offences >= PROBATION
+
+    def hear(self, past: Past, heard: Tensor, contradicts: Tensor) -> Tensor:
+        """Take in a round's accusations of those who were heard; returns each client's share of rounds."""
+        rows = past.rows[heard]
+        count = self.scalars[rows, HEARD] + 1
+        share = self.scalars[rows, DISSENT]
+        self.scalars[rows, HEARD] = count
+        self.scalars[rows, DISSENT] = share + (1 / count).clamp(min=HEARING_RATE) * (contradicts[heard] - share)
+        return self.scalars[past.rows, DISSENT]
 
     def blame(self, clients: Sequence[str]) -> None:
         """An offence that is not in the rows."""

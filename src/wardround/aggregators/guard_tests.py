@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 
-__all__ = ["cosine_gaps", "excess_norms", "in_step", "isolation", "size_slope", "twins"]
+__all__ = ["cosine_gaps", "excess_norms", "in_step", "isolation", "same_length", "size_slope", "twins", "usual_log_norms"]
 
 TINY = 1e-12
 """Cosine gaps below this are rounding."""
@@ -64,11 +64,36 @@ def twins(gaps: Tensor, ratio: float, isolated: Tensor) -> Tensor:
     honest client's while less than half of the others collude.
     """
     n = len(gaps)
-    nearest = (gaps + 3 * torch.eye(n, dtype=gaps.dtype)).min(1).values[~isolated]
-    usual = float(nearest.quantile(0.5)) if len(nearest) >= 3 else 0.0
+    usual = usual_gap(gaps, isolated)
     if usual <= TINY:  # most are alike: nothing to tell apart
         return torch.zeros(n, n, dtype=torch.float64)
     return (ratio * usual / gaps.clamp(min=TINY)).clamp(max=MOST).fill_diagonal_(0)
+
+
+def same_length(gaps: Tensor, log_norms: Tensor, isolated: Tensor) -> Tensor:
+    """Who keeps company with others of exactly its length: rows drawn around one that colluders share.
+
+    Honest norms go with sizes and case mixes. A client scores half the number of others whose direction is nearer than
+    0.6 of what is usual between neighbours and whose log norm differs by less than 0.03 of the round's spread:
+    three are too many.
+
+    >>> near = torch.tensor([0.02, 0.3, 0.5]).repeat_interleave(4)
+    >>> gaps = torch.where(torch.eye(12) > 0, 0.0, torch.maximum(near[:, None], near[None, :]))
+    >>> log_norms = torch.cat([torch.full((4,), 0.7), torch.linspace(-1, 1, 8)])
+    >>> same_length(gaps, log_norms, torch.zeros(12, dtype=torch.bool)).tolist()[:5]
+    [1.5, 1.5, 1.5, 1.5, 0.0]
+    """
+    usual = usual_gap(gaps, isolated)
+    spread = float((log_norms - log_norms.quantile(0.5)).abs().quantile(0.5)) / GAUSSIAN_MAD
+    near = (gaps < 0.6 * usual).fill_diagonal_(False)
+    alike = (log_norms[:, None] - log_norms[None, :]).abs() < 0.03 * spread
+    return (near & alike).sum(1) / 2
+
+
+def usual_gap(gaps: Tensor, isolated: Tensor) -> float:
+    """The median client's distance to its nearest; 0 where too few are left to tell."""
+    nearest = (gaps + 3 * torch.eye(len(gaps), dtype=gaps.dtype)).min(1).values[~isolated]
+    return float(nearest.quantile(0.5)) if len(nearest) >= 3 else 0.0
 
 
 def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
@@ -87,15 +112,23 @@ def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
     return float(((log_norms[i] - log_norms[j])[apart] / run[apart]).quantile(0.5).clamp(0, 1))
 
 
-def excess_norms(log_norms: Tensor, samples: Tensor, z: float, factors: tuple[float, float]) -> Tensor:
-    """How far each norm lies above those of the round's clients of its size, in units of the limit.
+def usual_log_norms(log_norms: Tensor, samples: Tensor) -> Tensor:
+    """What a client of each one's size has for a log norm in this round.
+
+    >>> usual_log_norms(torch.tensor([0.0, 0.5, 4.0]), torch.tensor([1.0, 2.718281828, 7.389056099])).round(decimals=2)
+    tensor([0., 1., 2.])
+    """
+    log_samples = samples.clamp(min=1).log()
+    explained = size_slope(log_norms, log_samples) * log_samples
+    return explained + (log_norms - explained).quantile(0.5)
+
+
+def excess_norms(excess: Tensor, z: float, factors: tuple[float, float]) -> Tensor:
+    """How far each log norm lies above what is usual for its size, in units of the limit.
 
     The limit is z robust standard deviations of the residuals, but neither below the first of the two
     factors nor above the second: many liars widen the spread, and may not hide in what they widened.
     """
-    log_samples = samples.clamp(min=1).log()
-    residuals = log_norms - size_slope(log_norms, log_samples) * log_samples
-    excess = residuals - residuals.quantile(0.5)
     spread = float(excess.abs().quantile(0.5)) / GAUSSIAN_MAD
     limit = min(max(z * spread, math.log(factors[0])), math.log(factors[1]))
     return excess / limit
