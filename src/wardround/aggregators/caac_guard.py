@@ -44,6 +44,8 @@ JUMP_LIMITS = (math.log(2.0), math.log(5.0))
 REVERSAL_LIMITS = (0.5, 1.2)
 BACKWARDS = -0.15
 """Only a heading below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
+FALLING = (0.15, 0.1)
+"""Mean fall of the log norm from which falling silent in step is flagged, and how much two falls may differ."""
 FEW = 0.2
 """A share of clients small enough to be named when they contradict the others; more of them divide the house."""
 OFTEN = 0.5
@@ -160,7 +162,7 @@ class CaacGuard(Aggregator):
             **dict(zip(TESTS, scores, strict=True)),
         }
         if self.params.root:
-            result = self._trusting(updates, flags, context)
+            result = self._trusting(updates, flags, usual, context)
         elif self.division > OFTEN:
             result = self._median(updates, flags)
         else:
@@ -197,8 +199,12 @@ class CaacGuard(Aggregator):
 
         common = float(headings[known].quantile(0.5)) if bool(known.any()) else 1.0
         shortfall = torch.where(known, 1 - headings / max(common, 0.2), none).clamp(-1, 2)
-        window = self.profiles.watch(past, shortfall)
-        drift = in_step(window, self.params.drift_limit, self.params.drift_tolerance)
+        turned = self.profiles.watch(past, "turned", shortfall)
+        fallen = self.profiles.watch(past, "fallen", torch.where(known, min(0.0, trend) - rise, none))
+        drift = torch.maximum(
+            in_step(turned, self.params.drift_limit, self.params.drift_tolerance),
+            in_step(fallen, *FALLING),
+        )
 
         noise = isolation(gaps, updates.norms, updates.dimension)
         pairs = twins(gaps, self.params.twin_ratio, noise > 1)
@@ -227,37 +233,52 @@ class CaacGuard(Aggregator):
             heard = heard & (not divided)
         return self.profiles.hear(past, heard, contradicts) / OFTEN
 
+    def _calm(self, flags: Tensor) -> bool:
+        """Nobody has been found out, and the clients do not contradict each other."""
+        return not bool(flags.any()) and self.division <= OFTEN
+
+    def _bounds(self, norms: Tensor, usual: Tensor, calm: bool) -> Tensor:
+        """How long a row may be: as long as usual, in calm rounds four times what its client's size explains."""
+        bounds = torch.full_like(norms, self.clip)
+        return torch.maximum(bounds, EXCESS_FACTORS[1] * usual.exp()) if calm else bounds
+
+    def _counts(self, updates: Updates, flags: Tensor, calm: bool) -> Tensor:
+        """Sample counts of the accepted, none above the cap."""
+        counts, accepted = updates.num_samples, ~flags
+        cap = self.params.calm_cap if calm else self.params.sample_cap
+        return counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
+
     def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
         """By sample counts; who has been found out makes the rest be taken with more caution."""
-        counts, accepted, norms = updates.num_samples, ~flags, updates.norms
-        cautious = bool(flags.any())
-        cap = self.params.sample_cap if cautious else self.params.calm_cap
-        capped = counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
-        weights = capped / capped.sum() if bool(capped.sum() > 0) else accepted / accepted.sum()
-        bound = torch.full_like(norms, self.clip)
-        if not cautious:
-            bound = torch.maximum(bound, EXCESS_FACTORS[1] * usual.exp())
-        scale = torch.where(norms > bound, bound / norms.clamp(min=1e-300), 1.0)
+        calm, norms = self._calm(flags), updates.norms
+        counts = self._counts(updates, flags, calm)
+        weights = counts / counts.sum() if bool(counts.sum() > 0) else ~flags / (~flags).sum()
+        scale = _clipping(norms, self._bounds(norms, usual, calm))
         delta = weighted_sum(updates.matrix, weights * scale)
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
 
     def _median(self, updates: Updates, flags: Tensor) -> Aggregation:
         """Where too many contradict the others to say who is right: coordinate by coordinate, the middle."""
         accepted, norms = ~flags, updates.norms
-        scale = torch.where(norms > self.clip, self.clip / norms.clamp(min=1e-300), 1.0)
+        scale = _clipping(norms, torch.full_like(norms, self.clip))
         rows = updates.matrix[accepted] * scale[accepted, None].to(updates.matrix)
         delta = mean_of_middle(rows, (len(rows) - 1) // 2)
         return Aggregation(delta, weights=accepted / accepted.sum(), columns={"clip_scale": scale})
 
-    def _trusting(self, updates: Updates, flags: Tensor, context: Context) -> Aggregation:
+    def _trusting(self, updates: Updates, flags: Tensor, usual: Tensor, context: Context) -> Aggregation:
         if not math.isfinite(root_length(self.name, updates, context)):
             return skipped_without_root(updates)
         root, norms = context.root_update, updates.norms
         assert root is not None  # or it would have no length
         cosines = context.survey.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0) * ~flags
+        if self.division <= OFTEN:
+            counts = self._counts(updates, flags, calm=not bool(flags.any()))
+            trust = trust * counts / counts[~flags].mean().clamp(min=1e-300)
+            scale = _clipping(norms, self._bounds(norms, usual, calm=True))
+        else:
+            scale = torch.where(norms > 0, self.clip / norms.clamp(min=1e-300), 0.0)
         total = 1 + float(trust.sum())
-        scale = torch.where(norms > 0, self.clip / norms.clamp(min=1e-300), 0.0)
         delta = weighted_sum(updates.matrix, trust * scale / total)
         delta += root.to(delta.dtype) / total
         weights = trust / trust.sum() if bool(trust.sum() > 0) else trust
@@ -274,3 +295,8 @@ class CaacGuard(Aggregator):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clip, self.heard, self.division = state["clip"], state["heard"], state["division"]
         self.profiles.load_state_dict(state)
+
+
+def _clipping(norms: Tensor, bounds: Tensor) -> Tensor:
+    """What to multiply rows by so that none is longer than its bound."""
+    return torch.where(norms > bounds, bounds / norms.clamp(min=1e-300), 1.0)

@@ -20,8 +20,8 @@ FIRST_SPREAD = 0.15
 """Spread of log-norm and heading that a client starts with."""
 KNOWN_AFTER = 3
 """Accepted rounds after which a client is judged by its own past."""
-WINDOW = 5
-"""Rounds over which a turning away is watched."""
+WINDOWS = {"turned": 5, "fallen": 3}
+"""Rounds over which a turning away and a falling silent are watched."""
 MOST_OFFENCES, PROBATION = 6, 3
 """Flagged rounds that are remembered; from how many on a client stays flagged although a round looks honest."""
 HEADING_RATE, SPREAD_RATE = 0.3, 0.2
@@ -58,7 +58,7 @@ class Profiles:
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
         self.scalars = torch.empty(0, 8, dtype=torch.float64)
-        self.shortfalls = torch.empty(0, WINDOW, dtype=torch.float64)
+        self.windows = {name: torch.empty(0, rounds, dtype=torch.float64) for name, rounds in WINDOWS.items()}
         self.direction = torch.empty(0, 0, dtype=torch.float64)
 
     def of(self, clients: Sequence[str], width: int) -> Past:
@@ -72,15 +72,16 @@ class Profiles:
         blank[:, [LEVEL_SPREAD, HEADING_SPREAD]] = FIRST_SPREAD
         blank[:, HEADING] = 1.0
         self.scalars = torch.cat([self.scalars, blank])
-        self.shortfalls = torch.cat([self.shortfalls, self.shortfalls.new_zeros(len(newcomers), WINDOW)])
+        for name, window in self.windows.items():
+            self.windows[name] = torch.cat([window, window.new_zeros(len(newcomers), window.shape[1])])
         self.direction = torch.cat([self.direction, self.direction.new_zeros(len(newcomers), width)])
         rows = torch.tensor([self.index[client] for client in clients])
         return Past(rows, self.scalars[rows], self.direction[rows])
 
-    def watch(self, past: Past, shortfalls: Tensor) -> Tensor:
-        """Add a round to the window of shortfalls; returns the window."""
-        window = torch.cat([self.shortfalls[past.rows, 1:], shortfalls[:, None]], 1)
-        self.shortfalls[past.rows] = window
+    def watch(self, past: Past, name: str, values: Tensor) -> Tensor:
+        """Add a round to one of the windows; returns the window."""
+        window = torch.cat([self.windows[name][past.rows, 1:], values[:, None]], 1)
+        self.windows[name][past.rows] = window
         return window
 
     def count(self, past: Past, suspicious: Tensor) -> Tensor:
@@ -125,14 +126,15 @@ class Profiles:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and strings."""
-        tables = {name: getattr(self, name).clone() for name in ("scalars", "shortfalls", "direction")}
-        return {"clients": list(self.index), **tables}
+        windows = {name: window.clone() for name, window in self.windows.items()}
+        tables = {"scalars": self.scalars.clone(), "direction": self.direction.clone()}
+        return {"clients": list(self.index), "windows": windows, **tables}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.index = {client: row for row, client in enumerate(state["clients"])}
-        for name in ("scalars", "shortfalls", "direction"):
-            setattr(self, name, state[name].clone())
+        self.scalars, self.direction = state["scalars"].clone(), state["direction"].clone()
+        self.windows = {name: window.clone() for name, window in state["windows"].items()}
 
 
 def _moved(values: Tensor, mean: Tensor, spread: Tensor, rate: Tensor | float) -> tuple[Tensor, Tensor]:
