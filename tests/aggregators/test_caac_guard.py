@@ -11,7 +11,7 @@ from wardround import Updates, aggregators, attacks
 from wardround.errors import ParameterError
 
 N, D = 20, 600
-EXCESS, JUMP, ISOLATION, TWIN, REVERSAL, DRIFT, PROBATION = range(1, 8)
+EXCESS, JUMP, ISOLATION, TWIN, REVERSAL, DRIFT, DISSENT, PROBATION = range(1, 9)
 
 
 class Population:

@@ -10,8 +10,10 @@ from wardround.aggregators.guard_tests import (
     excess_norms,
     in_step,
     isolation,
+    same_length,
     size_slope,
     twins,
+    usual_log_norms,
 )
 from wardround.aggregators.kernels import squared_distances
 from wardround.updates import Updates
@@ -76,7 +78,7 @@ def test_norms_are_compared_among_clients_of_a_size():
     log_norms = 0.9 * samples.log()
     assert size_slope(log_norms, samples.log()) == pytest.approx(0.9)
     log_norms[0] += math.log(10)  # a small client with the norm of a large one
-    scores = excess_norms(log_norms, samples, 4.7, (3.0, 6.0))
+    scores = excess_norms(log_norms - usual_log_norms(log_norms, samples), 4.7, (3.0, 6.0))
     assert (scores > 1).tolist() == [True, False, False, False, False]
 
 
@@ -84,9 +86,8 @@ def test_many_liars_cannot_hide_in_the_spread_they_make():
     """8 of 20 send ten times too much: the limit is at most a factor of six above the median."""
     log_norms = 0.05 * torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     log_norms[:8] += math.log(10)
-    assert (excess_norms(log_norms, torch.ones(20), 50.0, (3.0, 6.0)) > 1).tolist() == [True] * 8 + [
-        False
-    ] * 12
+    excess = log_norms - usual_log_norms(log_norms, torch.ones(20))
+    assert (excess_norms(excess, 50.0, (3.0, 6.0)) > 1).tolist() == [True] * 8 + [False] * 12
 
 
 def test_a_false_count_explains_no_more_than_a_slope_of_one():
@@ -100,3 +101,19 @@ def test_turning_in_step_counts_and_turning_alone_does_not():
     alone = torch.linspace(0.8, 0.4, 5)[None]
     scores = in_step(torch.cat([together, alone, torch.zeros(2, 5)]).double(), limit=0.25, tolerance=0.06)
     assert scores.tolist() == pytest.approx([0.4 / 0.25, 0.4 / 0.25, 0, 0, 0])
+
+
+def test_rows_drawn_around_one_of_one_length_stand_out_and_honest_ones_do_not():
+    generator = torch.Generator().manual_seed(3)
+    rows = honest(20, 500, common=0.5) * (1 + 3 * torch.rand(20, 1, generator=generator, dtype=torch.float64))
+    nobody = torch.zeros(20, dtype=torch.bool)
+    norms = rows.norm(dim=1)
+    assert same_length(gaps_of(rows), norms.log(), nobody).max() <= 1
+    shared = torch.randn(500, generator=generator, dtype=torch.float64)
+    drawn = shared + 0.3 * torch.randn(5, 500, generator=generator, dtype=torch.float64)
+    rows[:5] = drawn * norms.quantile(0.7) / drawn.norm(dim=1, keepdim=True)
+    scores = same_length(gaps_of(rows), rows.norm(dim=1).log(), nobody)
+    assert scores[:5].tolist() == [2.0] * 5  # four others each
+    assert scores[5:].max() <= 1
+    rows[:5] *= torch.linspace(0.5, 2, 5, dtype=torch.float64)[:, None]  # lengths as different as honest ones
+    assert same_length(gaps_of(rows), rows.norm(dim=1).log(), nobody).max() <= 1

@@ -1,4 +1,4 @@
-"""CAAC-Guard: CAAC-FL's idea made sound. Profiles that no attack can teach, peers, and company."""
+"""CAAC-Guard: CAAC-FL's idea made sound. Profiles that no attack can teach, peers, company, and a first hearing."""
 
 from __future__ import annotations
 
@@ -56,32 +56,41 @@ FORGETTING = 0.98
 
 @register("caac-guard")
 class CaacGuard(Aggregator):
-    r"""Judge clients by their peers, their own accepted past and their company; average the rest, clipped.
+    r"""Judge clients by their peers, their own accepted past and their company; average the rest.
 
-    Six tests, each a score with limit 1, give a verdict in every round, from the first on:
+    Seven tests, each a score with limit 1, give a verdict in every round, from the first on:
 
     1. `excess`: the norm is far above that of clients of its size (log scale; only without a past that vouches).
     2. `jump`: the norm is far above the client's own past norms, beyond what all clients do.
     3. `isolation`: the row is as unrelated to all others as noise is.
-    4. `twin`: the row is far closer to another than clients of this round ever are: collusion.
-       Of twins, the one that fits its own past best is spared if it fits it well.
+    4. `twin`: the row is far closer to another than clients of this round ever are, or is one of several that are
+       close and of exactly one length: collusion. Of twins, the one that fits its own past best is spared if it
+       fits it well.
     5. `reversal`: the row points against the client's own past, and did not before.
-    6. `drift`: the client turns away from its own past in step with another.
+    6. `drift`: the client turns away from its own past, or falls silent, in step with another.
+    7. `dissent`: in the first rounds the client contradicted the others, whatever its case mix
+       (:func:`~wardround.aggregators.guard_dissent.contradicting`), and no more than a fifth did.
 
     A client flagged three times is on probation, and flagged, until it has been unsuspicious for as long.
-    Profiles (log-norm, direction, their spreads) learn from accepted rows only. With :math:`m_i` the
-    sample counts capped at `sample_cap` times their median and A the accepted clients,
+    Profiles (log-norm, direction, their spreads) learn from accepted rows only. With A the accepted clients,
 
     .. math::
-        \Delta = \sum_{i\in A} \frac{m_i}{\sum_{j\in A} m_j} \min\Big(1, \frac{B}{\|U_i\|}\Big) U_i, \qquad
-        B_t = \max(\mathrm{median}\,\|U\|, 0.98\,B_{t-1})
+        \Delta = \sum_{i\in A} \frac{m_i}{\sum_{j\in A} m_j} \min\Big(1, \frac{B_i}{\|U_i\|}\Big) U_i
 
-    the median over all or over the accepted clients, whichever is less. With `root: true` the server's own
-    update :math:`g_0` votes too, and directions are trusted as far as they agree with it:
+    - Calm, while nobody is flagged: :math:`m_i` are the sample counts capped at `calm_cap` times their median and
+      :math:`B_i` is four times the norm that is usual for the client's size: FedAvg, as long as nobody is far out.
+    - Cautious, when someone is: the cap is `sample_cap`, and :math:`B_i = B_t = \max(\mathrm{median}\,\|U\|,
+      0.98\,B_{t-1})`, the median over all or over the accepted clients, whichever is less.
+    - Divided, when more than a fifth contradict the others: the coordinate-wise median of A's rows, clipped to
+      :math:`B_t`. Nobody is named then: it cannot be known who is right.
+
+    With `root: true` the server's own update :math:`g_0` votes too, and directions are trusted as far as they agree
+    with it, with :math:`m_i` relative to its mean and :math:`B_i` as in a calm round; in a divided house every row
+    counts once and is brought to length :math:`B_t`:
 
     .. math::
-        \Delta = \frac{g_0 + \sum_{i\in A} \mathrm{TS}_i \tfrac{B}{\|U_i\|} U_i}{1 + \sum_{i\in A} \mathrm{TS}_i},
-        \qquad \mathrm{TS}_i = \max(0, \cos(U_i, g_0))
+        \Delta = \frac{g_0 + \sum_{i\in A} \mathrm{TS}_i m_i \min(1, B_i/\|U_i\|)\, U_i}
+        {1 + \sum_{i\in A} \mathrm{TS}_i m_i}, \qquad \mathrm{TS}_i = \max(0, \cos(U_i, g_0))
 
     The tests' limits follow from `target_fpr` by the Vysochanskij–Petunin inequality, which holds for every
     unimodal distribution: :math:`z = 2 / (3\sqrt{\mathrm{target\_fpr}})` standard deviations.
@@ -211,8 +220,8 @@ class CaacGuard(Aggregator):
         misfit = torch.maximum(lost.abs() / heading_spread, (log_norms - level).abs() / level_spread)
         fits = known & (misfit < 2)
         best = misfit <= torch.where(pairs > 1, misfit[None, :], torch.inf).min(1).values
-        twin = torch.where(fits & best, none, pairs.max(1).values)
-        twin = torch.maximum(twin, same_length(gaps, log_norms, noise > 1))
+        company = torch.maximum(pairs.max(1).values, same_length(gaps, log_norms, noise > 1))
+        twin = torch.where(fits & best, none, company)
         return torch.stack([excess, jump, noise, twin, reversal, drift])
 
     def _dissent(self, updates: Updates, past: Past, gaps: Tensor, heard: Tensor) -> Tensor:
@@ -233,10 +242,6 @@ class CaacGuard(Aggregator):
             heard = heard & (not divided)
         return self.profiles.hear(past, heard, contradicts) / OFTEN
 
-    def _calm(self, flags: Tensor) -> bool:
-        """Nobody has been found out, and the clients do not contradict each other."""
-        return not bool(flags.any()) and self.division <= OFTEN
-
     def _bounds(self, norms: Tensor, usual: Tensor, calm: bool) -> Tensor:
         """How long a row may be: as long as usual, in calm rounds four times what its client's size explains."""
         bounds = torch.full_like(norms, self.clip)
@@ -250,7 +255,7 @@ class CaacGuard(Aggregator):
 
     def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
         """By sample counts; who has been found out makes the rest be taken with more caution."""
-        calm, norms = self._calm(flags), updates.norms
+        calm, norms = not bool(flags.any()), updates.norms
         counts = self._counts(updates, flags, calm)
         weights = counts / counts.sum() if bool(counts.sum() > 0) else ~flags / (~flags).sum()
         scale = _clipping(norms, self._bounds(norms, usual, calm))

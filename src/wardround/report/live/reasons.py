@@ -15,10 +15,11 @@ VERDICTS = {
     1: "norm far above that of clients of its size",
     2: "norm far above its own past",
     3: "as unrelated to the others as noise",
-    4: "nearly the same row as another client",
+    4: "too close to another client's row",
     5: "points against its own past",
-    6: "turns away from its past in step with another client",
-    7: "on probation",
+    6: "turns away or falls silent in step with another client",
+    7: "contradicted the others in the first rounds",
+    8: "on probation",
 }
 """What the codes in the column `why` of `caac-guard` say."""
 FEW = 3  # peers that a median needs
@@ -63,7 +64,7 @@ def why(line: Mapping[str, Any], peers: Peers) -> str:
     >>> why({"flag": True, "score": 7.2, "norm": 12.0}, peers)
     'score 7.2; norm 12, the others 1.05'
     >>> why({"flag": True, "score": 7.2, "why": 4.0}, peers)
-    'nearly the same row as another client; score 7.2'
+    "too close to another client's row; score 7.2"
     """
     if line.get("dropped"):
         return f"dropped: {line['dropped']}"
