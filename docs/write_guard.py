@@ -27,18 +27,22 @@ NAMED = ("sign-flip ×10", "noise", "scaling", "alie")
 TOLERATED = 0.02
 FOUND = 0.9
 COMMANDS = """```sh
-for preset in guard-clean guard-icu guard-rivals guard-rivals-all guard-even guard-fewer guard-drift \\
-    guard-images-clean guard-images; do        # the image sets: data/medmnist/{pneumonia,breast}mnist.npz
-  wardround matrix $preset --out runs/guard --jobs 2
+for preset in guard-clean guard-icu guard-rivals guard-images guard-drift; do
+  wardround matrix $preset --out runs/guard --jobs 2   # the image sets: data/medmnist/{pneumonia,breast}mnist.npz
 done
 python docs/write_guard.py runs/guard          # this section
 ```"""
+MISSED = "The attackers are found and left out; what is missed is their patients."
+DIVIDED = (
+    "More than a fifth contradict the others: nobody is named, and the coordinate-wise median bounds the harm; or, from "
+    "round 15, some of them look no different from before."
+)
 REASONS = {
-    "sign-flip ×1": "A reversed row of usual length is what an honest client with the other class sends.",
-    "label-flip": "Poisoned clients train honestly on wrong labels: from the first round on nothing sets them apart.",
+    "sign-flip ×1": DIVIDED,
+    "label-flip": DIVIDED,
     "mix": "Half of the attackers flip labels.",
     "backdoor": "Poisoned clients train honestly on stamped and mislabelled samples.",
-    "slow-drift": "Until half of the ramp the attackers only fall silent; later they are found when they are alike.",
+    "slow-drift": "Those who neither turn nor fall silent in step with another are not found before they are alike.",
     "fang-trimmed-mean": "Every row is drawn anew: no twins, usual norms.",
 }
 
@@ -158,19 +162,49 @@ def attacked_table(found: Results, data: str, alpha: float, share: float) -> str
 def reason(setting: Setting, runs: dict[int, Run]) -> str:
     """Why that much is lost: the attackers' patients are missing where they were found, else what the attack is."""
     if (detected(runs, "tpr") or 0.0) >= FOUND:
-        return "The attackers are found and left out; what is missed is their patients."
-    return REASONS.get(
-        setting.attack, f"TPR {number(detected(runs, 'tpr'), 2)}; the cause was not looked into."
-    )
+        return MISSED
+    return REASONS.get(setting.attack, "Not all attackers are found; the cause was not looked into.")
 
 
-def losers(found: Results, method: str) -> tuple[int, list[str]]:
-    """How many attacked settings there are, and those that lose more than is tolerated, worst first."""
+def losers(found: Results, method: str) -> tuple[int, int, str]:
+    """How many attacked settings there are, how many lose more than is tolerated, and which these are, by cause."""
     lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attack != "clean"]
     known = [(value, s) for value, s in lost if value is not None]
     bad = sorted(((v, s) for v, s in known if v > TOLERATED), key=lambda item: -item[0])
-    lines = [f"- {s.words}: −{v:.3f}. {reason(s, found[s, method])}" for v, s in bad]
-    return len(known), lines
+    causes: dict[str, list[tuple[float, Setting]]] = defaultdict(list)
+    for value, setting in bad:
+        causes[reason(setting, found[setting, method])].append((value, setting))
+    lines = []
+    for cause, cases in causes.items():
+        lines.append(f"- {cause} ({len(cases)} settings.)")
+        by_attack: dict[str, list[str]] = defaultdict(list)
+        for value, s in cases:
+            onset = f" from {s.start}" if s.start > 1 else ""
+            by_attack[s.attack].append(f"{s.data} α {s.alpha:g} {100 * s.share:.0f} %{onset} −{value:.3f}")
+        lines += [f"  - {attack}: {'; '.join(told)}" for attack, told in by_attack.items()]
+    return len(known), len(bad), "\n".join(lines)
+
+
+def overview(found: Results) -> str:
+    """How many of the attacked settings are held, and the worst mean, place by place."""
+    rows = []
+    for place in sorted({(s.data, s.alpha, s.share) for s, m in found if m == GUARD and s.attack != "clean"}):
+        row = [f"{place[0]}, α {place[1]:g}, {100 * place[2]:.0f} %"]
+        for method in (GUARD, ROOTED):
+            here = {
+                s: runs
+                for (s, m), runs in found.items()
+                if m == method and s.attack != "clean" and (s.data, s.alpha, s.share) == place
+            }
+            losses = [value for s in here if (value := loss(found, s, method)) is not None]
+            held = sum(1 for value in losses if value <= TOLERATED)
+            means = {s: auroc(runs) for s, runs in here.items()}
+            at = worst(means)
+            onset = f" from {at.start}" if at.start > 1 else ""
+            row += [f"{held} of {len(losses)}", f"{means[at]:.3f} ({at.attack}{onset})"]
+        rows.append(row)
+    head = ["", f"{GUARD}: held", "worst mean", f"{ROOTED}: held", "worst mean"]
+    return table(head, rows)
 
 
 def named_attacks(found: Results) -> str:
@@ -199,12 +233,13 @@ def worst(means: dict[Setting, float]) -> Setting:
 def worst_cases(found: Results) -> str:
     """Each rule's worst mean beside the guard's, over the attacked settings and seeds that both have been through."""
     rows = []
-    for method in sorted({m for s, m in found if s.attack != "clean"} - {GUARD, ROOTED}):
+    pairs = {(m, s.data) for s, m in found if s.attack != "clean" and m not in (GUARD, ROOTED)}
+    for method, data in sorted(pairs):
         ours = ROOTED if method in WITH_ROOT else GUARD
         common = {
             s: set(runs) & set(found.get((s, ours), {}))
             for (s, m), runs in found.items()
-            if m == method and s.attack != "clean"
+            if m == method and s.attack != "clean" and s.data == data
         }
         common = {s: seeds for s, seeds in common.items() if seeds}
         if not common:
@@ -213,9 +248,9 @@ def worst_cases(found: Results) -> str:
         told = [f"{means[m][at]:.3f} ({at.attack})" for m in (method, ours) for at in [worst(means[m])]]
         seeds = sorted({len(v) for v in common.values()})
         count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        rows.append((means[method][worst(means[method])], [method, ours, str(len(common)), count, *told]))
-    head = ["rule", "against", "settings", "seeds", "the rule's worst mean", "the guard's worst mean there"]
-    return table(head, [row for _, row in sorted(rows, key=lambda item: -item[0])])
+        rows.append((data, -means[method][worst(means[method])], [data, method, ours, str(len(common)), count, *told]))
+    head = ["data", "rule", "against", "settings", "seeds", "the rule's worst mean", "the guard's worst mean there"]
+    return table(head, [row for *_, row in sorted(rows)])
 
 
 def worst_anywhere(found: Results) -> str:
@@ -255,22 +290,23 @@ def drift_line(runs: list[Run]) -> str:
 
 def half_ramp(found: Results, method: str) -> str:
     """How many of the drifting attackers were flagged before half of the ramp, and when most of them were."""
-    early, total, latencies = 0, 0, []
+    early, total, any_early, latencies = 0, 0, 0, []
     for (setting, m), by in found.items():
         if setting.attack != "slow-drift" or m != method:
             continue
         for run in by.values():
             half = setting.start + run.config["attack"]["ramp"] / 2
             lines = [line for line in run.clients if line["attacking"] and line["flag"]]
-            early += len({line["client"] for line in lines if line["round"] < half})
+            caught = len({line["client"] for line in lines if line["round"] < half})
+            early, any_early = early + caught, any_early + (caught > 0)
             total += len(run.byzantine)
             latencies.append(run.summary["detection"]["latency"])
     if not total:
         return ""
     found_in_time = sum(1 for value in latencies if value is not None and value < 10)
     return (
-        f"- `{method}`: {early} of {total} drifting attackers were flagged before half of the ramp; "
-        f"80 % of them for three rounds in a row, before half of it, in {found_in_time} of {len(latencies)} runs."
+        f"- `{method}`: {early} of {total} drifting attackers were flagged before half of the ramp, some of them in "
+        f"{any_early} of {len(latencies)} runs; 80 % of them for three rounds in a row in {found_in_time} runs."
     )
 
 
@@ -292,10 +328,10 @@ def section(runs: list[Run]) -> str:
     ]
     losses = []
     for method in (GUARD, ROOTED):
-        count, lines = losers(main, method)
+        count, bad, lines = losers(main, method)
         losses.append(
-            f"`{method}`: {count - len(lines)} of {count} attacked settings lose at most {TOLERATED} AUROC "
-            f"against the rule's own clean run of the same seeds.\n\n" + "\n".join(lines)
+            f"`{method}`: {count - bad} of {count} attacked settings lose at most {TOLERATED} AUROC "
+            f"against the rule's own clean run of the same seeds.\n\n{lines}".rstrip()
         )
     ramps = "\n".join(filter(None, (half_ramp(main, method) for method in (GUARD, ROOTED))))
     return f"""{BEGIN}
@@ -324,6 +360,10 @@ rule loses here, its worst case over all attacks loses at least.
 The guard's worst means over all its own runs:
 
 {worst_anywhere(main)}
+
+Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same seeds:
+
+{overview(main)}
 
 ### The attacks that must be found
 

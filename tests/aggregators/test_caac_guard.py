@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround import Updates, aggregators, attacks
+from wardround.aggregators.caac_guard import EXCESS_FACTORS
 from wardround.errors import ParameterError
+from wardround.updates import Layout
 
 N, D = 20, 600
 EXCESS, JUMP, ISOLATION, TWIN, REVERSAL, DRIFT, DISSENT, PROBATION = range(1, 9)
@@ -112,6 +114,89 @@ def test_slow_drift_in_step_is_found():
     assert not results[-1].flags[8:].any()
 
 
+def test_falling_silent_in_step_is_found_long_before_the_rows_have_turned():
+    rule, population = aggregators.create("caac-guard"), Population()
+
+    def craft(rows, t):
+        return rows[:8] * (1 - 0.05 * (t - 6))  # a tenth of the norm after eighteen rounds, never reversed
+
+    results = run(rule, 14, population, craft, start=6)
+    assert results[-1].flags[:8].all()
+    assert (results[-1].columns["why"][:8] == DRIFT).all()
+    assert not torch.stack([out.flags for out in results])[:, 8:].any()
+
+
+class Kinds:
+    """Honest clients of a network with one output: most see one class only, and pull its bias to their side."""
+
+    layout = Layout(("hidden.weight", "output.weight", "output.bias"), ((40, 14), (1, 39), (1,)))
+
+    def __init__(self, seed=0, negative=11):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.base, self.signal = torch.randn(2, D, generator=self.generator)
+        side = torch.tensor([-1.0] * negative + [1.0] * (N - negative))[:, None]
+        self.rows = 1.0 * side * self.base + 0.4 * self.signal
+        self.rows[:, -1] = 3 * side[:, 0]
+        self.norms = 1 + torch.rand(N, 1, generator=self.generator)
+
+    def round(self, reversed_rows=()):
+        rows = self.rows + 0.3 * torch.randn(N, D, generator=self.generator)
+        rows[list(reversed_rows)] *= -1
+        return Updates(self.norms * rows / rows.norm(dim=1, keepdim=True), layout=self.layout)
+
+
+def test_hospitals_with_one_class_each_are_left_alone():
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    assert not any(rule.aggregate(kinds.round(), t).flags.any() for t in range(1, 11))
+
+
+def test_a_few_who_reverse_their_rows_from_the_first_round_on_are_named():
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    for t in range(1, 11):
+        out = rule.aggregate(kinds.round([0, 1, 15]), t)
+        assert out.columns["why"].nonzero().flatten().tolist() == [0, 1, 15]
+    assert (out.columns["why"][[0, 1, 15]] == DISSENT).all()
+
+
+def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named():
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    for t in range(1, 6):
+        updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17])
+        out = rule.aggregate(updates, t)
+        clipped = updates.matrix * (rule.clip / updates.norms).clamp(max=1)[:, None].float()
+        assert not out.flags.any()
+        torch.testing.assert_close(
+            out.delta, clipped.double().quantile(0.5, dim=0).float(), rtol=1e-4, atol=1e-6
+        )
+    assert rule.division == 1.0
+    rooted, root = aggregators.create("caac-guard", root=True), kinds.signal
+    updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17])
+    out = rooted.aggregate(updates, 1, root_update=root)
+    rows, clip = updates.matrix, updates.norms.quantile(0.5)
+    trust = (rows @ root / (rows.norm(dim=1) * root.norm())).clamp(min=0)
+    expected = (root + (trust * clip.float() / rows.norm(dim=1)) @ rows) / (1 + trust.sum())
+    torch.testing.assert_close(out.delta, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("hearings", "layout"), [(0, Kinds.layout), (3, None)])
+def test_without_a_hearing_or_an_output_bias_nobody_dissents(hearings, layout):
+    rule, kinds = aggregators.create("caac-guard", hearings=hearings), Kinds()
+    for t in range(1, 5):
+        rows = kinds.round([0, 1, 15]).matrix
+        assert not rule.aggregate(Updates(rows, layout=layout), t).flags.any()
+
+
+def test_the_hearing_ends_after_the_first_rounds():
+    """Once the model has learnt, honest clients contradict each other: nobody is named for it then."""
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    for t in (1, 2, 3):
+        rule.aggregate(kinds.round(), t)
+    state = rule.state_dict()
+    out = rule.aggregate(kinds.round([4]), 4)
+    assert (out.columns["dissent"] == 0).all()
+    assert (state["heard"], rule.heard) == (3, 3)
+
+
 def test_after_an_attack_a_client_is_on_probation_and_then_free():
     rule, population = aggregators.create("caac-guard"), Population()
     run(rule, 5, population)
@@ -132,13 +217,38 @@ def test_malformed_rows_are_offences():
     assert rule.aggregate(Updates(population.round()), 9).columns["why"][0] == PROBATION
 
 
-def test_the_result_is_the_clipped_mean_of_the_accepted():
+def test_while_nobody_is_flagged_the_result_is_the_mean_by_sample_counts():
     rows = Population().round()
+    samples = torch.tensor([5000.0, 300.0] + [100.0] * (N - 2))
+    out = aggregators.create("caac-guard").aggregate(Updates(rows, num_samples=samples))
+    assert not out.flags.any()
+    weights = samples.clamp(max=1000) / samples.clamp(max=1000).sum()
+    torch.testing.assert_close(out.delta, weights @ rows, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(out.weights, weights.double(), rtol=1e-6, atol=0)
+
+
+def test_nobody_is_longer_than_four_times_what_its_size_explains():
+    """A past vouches for a long row; it is clipped all the same."""
+    rule, population = aggregators.create("caac-guard"), Population()
+    for t in range(1, 61):
+        rows = population.round()
+        rows[0] *= 1.04**t  # slowly enough to be normal for this client
+        out = rule.aggregate(Updates(rows), t)
+    assert not out.flags.any()
+    usual = rows.norm(dim=1).log().quantile(0.5).exp()
+    assert out.columns["clip_scale"][0].item() == pytest.approx(
+        (EXCESS_FACTORS[1] * usual / rows[0].norm()).item(), rel=1e-5
+    )
+
+
+def test_when_someone_is_flagged_the_others_are_clipped_to_the_median_and_counts_count_less():
+    rows = Population().round()
+    rows[-1] *= 50
     samples = torch.tensor([1000.0] + [100.0] * (N - 1))
     out = aggregators.create("caac-guard", sample_cap=2).aggregate(Updates(rows, num_samples=samples))
-    assert not out.flags.any()
-    weights = torch.tensor([200.0] + [100.0] * (N - 1)) / (200 + 100 * (N - 1))
-    clip = rows.norm(dim=1).quantile(0.5)
+    assert out.flags.tolist() == [False] * (N - 1) + [True]
+    weights = torch.tensor([200.0] + [100.0] * (N - 2) + [0.0]) / (200 + 100 * (N - 2))
+    clip = min(rows.norm(dim=1).quantile(0.5), rows[:-1].norm(dim=1).quantile(0.5))
     expected = (weights * (clip / rows.norm(dim=1)).clamp(max=1)) @ rows
     torch.testing.assert_close(out.delta, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(out.weights, weights.double(), rtol=1e-6, atol=0)
@@ -160,12 +270,20 @@ def test_with_root_data_directions_are_trusted_as_far_as_they_agree_with_it():
         rule.aggregate(Updates(rows))
     out = rule.aggregate(Updates(rows), root_update=root)
     trust = (rows @ root / (rows.norm(dim=1) * root.norm())).clamp(min=0)
-    clip = rows.norm(dim=1).quantile(0.5)
-    expected = (root + (trust * clip / rows.norm(dim=1)) @ rows) / (1 + trust.sum())
+    expected = (root + trust @ rows) / (1 + trust.sum())
     torch.testing.assert_close(out.delta, expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ParameterError, match="entries"):
         rule.aggregate(Updates(rows), root_update=root[:-1])
     assert rule.aggregate(Updates(rows), root_update=root * torch.nan).skipped
+
+
+def test_with_root_data_too_sample_counts_count():
+    rows = Population().round()
+    root, samples = rows[5:].mean(0), torch.tensor([500.0] + [100.0] * (N - 1))
+    rule = aggregators.create("caac-guard", root=True)
+    out = rule.aggregate(Updates(rows, num_samples=samples), root_update=root)
+    trust = (rows @ root / (rows.norm(dim=1) * root.norm())).clamp(min=0) * samples / samples.mean()
+    torch.testing.assert_close(out.delta, (root + trust @ rows) / (1 + trust.sum()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_flipped_majority_cannot_outvote_the_root():

@@ -74,12 +74,21 @@ def test_a_few_far_rows_do_not_make_twins_of_the_others():
 
 
 def test_norms_are_compared_among_clients_of_a_size():
-    samples = torch.tensor([100.0, 200.0, 400.0, 800.0, 1600.0])
+    samples = torch.tensor([100.0, 200.0, 300.0, 400.0, 500.0, 800.0, 1000.0, 1600.0])
     log_norms = 0.9 * samples.log()
     assert size_slope(log_norms, samples.log()) == pytest.approx(0.9)
     log_norms[0] += math.log(10)  # a small client with the norm of a large one
     scores = excess_norms(log_norms - usual_log_norms(log_norms, samples), 4.7, (3.0, 6.0))
-    assert (scores > 1).tolist() == [True, False, False, False, False]
+    assert (scores > 1).tolist() == [True] + [False] * 7
+
+
+def test_many_clients_of_a_single_step_do_not_hide_that_norms_grow_with_size():
+    samples = torch.tensor([10.0 + i for i in range(15)] + [64.0, 128.0, 256.0])
+    steps = (samples / 32).ceil()
+    slope = size_slope(steps.log(), samples.log())
+    assert 0.5 < slope < 1
+    usual = usual_log_norms(steps.log(), samples)
+    assert excess_norms(steps.log() - usual, 4.7, (2.5, 4.0)).max() < 1
 
 
 def test_many_liars_cannot_hide_in_the_spread_they_make():

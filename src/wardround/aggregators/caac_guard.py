@@ -229,17 +229,16 @@ class CaacGuard(Aggregator):
         steps = output_bias_steps(updates)
         among = heard.nonzero().flatten()
         over = self.heard >= self.params.hearings * math.ceil(len(self.profiles.index) / len(updates))
-        silent = steps is None or over
-        accused = None if silent else contradicting(1 - gaps[among][:, among], steps[among])
-        contradicts = torch.zeros(len(updates), dtype=torch.float64)
-        if accused is None:
-            heard = torch.zeros_like(heard)
-        else:
+        found = None if steps is None or over else contradicting(1 - gaps[among][:, among], steps[among])
+        contradicts, named = torch.zeros(len(updates), dtype=torch.float64), False
+        if found is not None:
+            accused, clear = found
             divided = int(accused.sum()) > FEW * len(among)
             self.heard += 1
             self.division += max(1 / self.heard, HEARING_RATE) * (divided - self.division)
             contradicts[among] = accused.double()
-            heard = heard & (not divided)
+            named = clear and not divided
+        heard = heard & named
         return self.profiles.hear(past, heard, contradicts) / OFTEN
 
     def _bounds(self, norms: Tensor, usual: Tensor, calm: bool) -> Tensor:

@@ -18,6 +18,8 @@ __all__ = ["contradicting", "output_bias_steps"]
 
 FEWEST = 6
 """Clients below which a plane says nothing."""
+CLEAR_PLANE = 2.0
+"""So many times the third eigenvalue the second must be for anyone to be named."""
 CLEAR_GAP = math.radians(6)
 """A border between the two kinds of rows lies in an empty sector at least this wide."""
 
@@ -33,8 +35,9 @@ def output_bias_steps(updates: Updates) -> Tensor | None:
     return updates.matrix[:, -1].double().cpu()
 
 
-def contradicting(cosines: Tensor, pulls: Tensor) -> Tensor | None:
-    r"""The fewest clients without whom all rows of the round could be honest; None where the round cannot tell.
+def contradicting(cosines: Tensor, pulls: Tensor) -> tuple[Tensor, bool] | None:
+    r"""The fewest clients without whom all rows of the round could be honest, and whether that is clear enough to
+    name them. None where the round cannot tell.
 
     In the plane of the two leading eigenvectors of the rows' cosines, honest clients lie in a half-plane: at its one
     end those who see only negative labels, at the other those who see only positive ones, between them the mixed.
@@ -47,15 +50,16 @@ def contradicting(cosines: Tensor, pulls: Tensor) -> Tensor | None:
     not, and it stands on the wrong side. Every line in an empty sector is tried, and the one that accuses fewest counts:
     a federation is presumed honest.
 
-    `cosines` is N × N, `pulls` the N steps of the output bias.
+    `cosines` is N × N, `pulls` the N steps of the output bias. It is clear where the plane is: where hospitals are so
+    small that chance rules their rows, the second eigenvalue hardly differs from the third.
 
     >>> angles = torch.deg2rad(torch.tensor([2.0, 4.0, 5.0, 7.0, 160.0, 165.0, 167.0, 80.0])).double()
     >>> rows = torch.stack([angles.cos(), angles.sin()], 1)
     >>> pulls = torch.tensor([-1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 0.1]).double()
-    >>> contradicting(rows @ rows.T, pulls).any().item()
+    >>> contradicting(rows @ rows.T, pulls)[0].any().item()
     False
     >>> rows[1], pulls[1] = -rows[1], -pulls[1]
-    >>> contradicting(rows @ rows.T, pulls).nonzero().flatten().tolist()
+    >>> contradicting(rows @ rows.T, pulls)[0].nonzero().flatten().tolist()
     [1]
     """
     if len(cosines) < FEWEST:
@@ -73,4 +77,5 @@ def contradicting(cosines: Tensor, pulls: Tensor) -> Tensor | None:
     accused = torch.where(agree.sum(1, keepdim=True) * 2 >= len(signs), ~agree, agree)
     # of equals the widest sector
     order = accused.sum(1) - 0.5 * sectors[sectors >= CLEAR_GAP] / math.pi
-    return accused[order.argmin()]
+    clear = bool(values[-2] >= CLEAR_PLANE * values[-3].clamp(min=0))
+    return accused[order.argmin()], clear

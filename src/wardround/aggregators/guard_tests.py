@@ -97,9 +97,10 @@ def usual_gap(gaps: Tensor, isolated: Tensor) -> float:
 
 
 def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
-    """How norms grow with sample counts (log on log): the median slope over all pairs, within [0, 1].
+    """How norms grow with sample counts (log on log), within [0, 1]: the median slope over all pairs.
 
-    Larger clients take more steps in a round. The bounds keep small what a false count buys.
+    Each pair counts as much as its sizes differ, up to half a unit: clients of about one size say little, and no
+    outlier has much leverage. Larger clients take more steps in a round. The bounds keep small what a false count buys.
 
     >>> size_slope(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([1.0, 2.0, 3.0]))
     0.5
@@ -109,7 +110,9 @@ def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
     apart = run.abs() > 0.1
     if not bool(apart.any()):
         return 0.0
-    return float(((log_norms[i] - log_norms[j])[apart] / run[apart]).quantile(0.5).clamp(0, 1))
+    slopes, order = ((log_norms[i] - log_norms[j])[apart] / run[apart]).sort()
+    weight = run[apart].abs().clamp(max=0.5)[order].cumsum(0)
+    return float(slopes[torch.searchsorted(weight, weight[-1:] / 2)].clamp(0, 1))
 
 
 def usual_log_norms(log_norms: Tensor, samples: Tensor) -> Tensor:
