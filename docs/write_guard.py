@@ -248,8 +248,18 @@ def worst_cases(found: Results) -> str:
         told = [f"{means[m][at]:.3f} ({at.attack})" for m in (method, ours) for at in [worst(means[m])]]
         seeds = sorted({len(v) for v in common.values()})
         count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        rows.append((data, -means[method][worst(means[method])], [data, method, ours, str(len(common)), count, *told]))
-    head = ["data", "rule", "against", "settings", "seeds", "the rule's worst mean", "the guard's worst mean there"]
+        rows.append(
+            (data, -means[method][worst(means[method])], [data, method, ours, str(len(common)), count, *told])
+        )
+    head = [
+        "data",
+        "rule",
+        "against",
+        "settings",
+        "seeds",
+        "the rule's worst mean",
+        "the guard's worst mean there",
+    ]
     return table(head, [row for *_, row in sorted(rows)])
 
 

@@ -83,7 +83,7 @@ def test_norms_are_compared_among_clients_of_a_size():
 
 
 def test_many_clients_of_a_single_step_do_not_hide_that_norms_grow_with_size():
-    samples = torch.tensor([10.0 + i for i in range(15)] + [64.0, 128.0, 256.0])
+    samples = torch.tensor([20.0 + i for i in range(10)] + [64.0, 128.0, 192.0, 256.0, 512.0])
     steps = (samples / 32).ceil()
     slope = size_slope(steps.log(), samples.log())
     assert 0.5 < slope < 1

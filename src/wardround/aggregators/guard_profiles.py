@@ -97,7 +97,9 @@ class Profiles:
         count = self.scalars[rows, HEARD] + 1
         share = self.scalars[rows, DISSENT]
         self.scalars[rows, HEARD] = count
-        self.scalars[rows, DISSENT] = share + (1 / count).clamp(min=HEARING_RATE) * (contradicts[heard] - share)
+        self.scalars[rows, DISSENT] = share + (1 / count).clamp(min=HEARING_RATE) * (
+            contradicts[heard] - share
+        )
         return self.scalars[past.rows, DISSENT]
 
     def blame(self, clients: Sequence[str]) -> None:

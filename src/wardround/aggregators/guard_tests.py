@@ -12,7 +12,16 @@ from torch import Tensor
 
 from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 
-__all__ = ["cosine_gaps", "excess_norms", "in_step", "isolation", "same_length", "size_slope", "twins", "usual_log_norms"]
+__all__ = [
+    "cosine_gaps",
+    "excess_norms",
+    "in_step",
+    "isolation",
+    "same_length",
+    "size_slope",
+    "twins",
+    "usual_log_norms",
+]
 
 TINY = 1e-12
 """Cosine gaps below this are rounding."""
