@@ -34,8 +34,8 @@ python docs/write_guard.py runs/guard          # this section
 ```"""
 MISSED = "The attackers are found and left out; what is missed is their patients."
 DIVIDED = (
-    "More than a fifth contradict the others: nobody is named, and the coordinate-wise median bounds the harm; or, from "
-    "round 15, some of them look no different from before."
+    "More than a fifth contradict the others: nobody is named, and the coordinate-wise median bounds the harm; "
+    "or, from round 15, some of them look no different from before."
 )
 REASONS = {
     "sign-flip ×1": DIVIDED,
@@ -371,7 +371,8 @@ The guard's worst means over all its own runs:
 
 {worst_anywhere(main)}
 
-Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same seeds:
+Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same
+seeds:
 
 {overview(main)}
 

@@ -14,8 +14,8 @@ from wardround.aggregators.fltrust import root_length, skipped_without_root
 from wardround.aggregators.guard_dissent import contradicting, output_bias_steps
 from wardround.aggregators.guard_profiles import (
     HEADING,
-    HEARING_RATE,
     HEADING_SPREAD,
+    HEARING_RATE,
     LEVEL,
     LEVEL_SPREAD,
     Past,
@@ -111,7 +111,7 @@ class CaacGuard(Aggregator):
         target_fpr: float = Field(0.02, gt=0, lt=1)
         """Share of honest verdicts that may be wrong; sets how many standard deviations are too many."""
         sample_cap: float = Field(2.0, ge=1)
-        """Reported sample counts above this multiple of their median count as that multiple while someone is flagged."""
+        """While someone is flagged, sample counts above this multiple of their median count as that multiple."""
         calm_cap: float = Field(10.0, ge=1)
         """The same while nobody is."""
         twin_ratio: float = Field(0.1, gt=0, lt=1)

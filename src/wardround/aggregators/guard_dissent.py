@@ -47,8 +47,8 @@ def contradicting(cosines: Tensor, pulls: Tensor) -> tuple[Tensor, bool] | None:
         \qquad \mathrm{side}_i = \mathrm{sign}(\sin(\theta_i - c)),\ \theta_i = \angle\, \mathrm{sign}(b_i)\, z_i
 
     A reversed row has both its direction and its bias reversed: :math:`\theta_i` stays, :math:`\mathrm{sign}(b_i)` does
-    not, and it stands on the wrong side. Every line in an empty sector is tried, and the one that accuses fewest counts:
-    a federation is presumed honest.
+    not, and it stands on the wrong side. Every line in an empty sector is tried, and the one that accuses fewest
+    counts: a federation is presumed honest.
 
     `cosines` is N × N, `pulls` the N steps of the output bias. It is clear where the plane is: where hospitals are so
     small that chance rules their rows, the second eigenvalue hardly differs from the third.
