@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
+from wardround.aggregators.columns import column_ranges
 from wardround.aggregators.fltrust import root_length, skipped_without_root
 from wardround.aggregators.guard_dissent import contradicting, output_bias_steps
 from wardround.aggregators.guard_profiles import (
@@ -265,8 +266,11 @@ class CaacGuard(Aggregator):
         """Where too many contradict the others to say who is right: coordinate by coordinate, the middle."""
         accepted, norms = ~flags, updates.norms
         scale = _clipping(norms, torch.full_like(norms, self.clip))
-        rows = updates.matrix[accepted] * scale[accepted, None].to(updates.matrix)
-        delta = mean_of_middle(rows, (len(rows) - 1) // 2)
+        kept, factors = accepted.nonzero().flatten(), scale[accepted, None].to(updates.matrix)
+        delta = torch.empty_like(updates.matrix[0])
+        for start, stop in column_ranges(updates.dimension):  # no second matrix
+            rows = updates.matrix[kept, start:stop] * factors
+            delta[start:stop] = mean_of_middle(rows, (len(kept) - 1) // 2)
         return Aggregation(delta, weights=accepted / accepted.sum(), columns={"clip_scale": scale})
 
     def _trusting(self, updates: Updates, flags: Tensor, usual: Tensor, context: Context) -> Aggregation:

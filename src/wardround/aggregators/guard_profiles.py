@@ -130,13 +130,13 @@ class Profiles:
         """Plain tensors and strings."""
         windows = {name: window.clone() for name, window in self.windows.items()}
         tables = {"scalars": self.scalars.clone(), "direction": self.direction.clone()}
-        return {"clients": list(self.index), "windows": windows, **tables}
+        return {"clients": list(self.index), **windows, **tables}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.index = {client: row for row, client in enumerate(state["clients"])}
         self.scalars, self.direction = state["scalars"].clone(), state["direction"].clone()
-        self.windows = {name: window.clone() for name, window in state["windows"].items()}
+        self.windows = {name: state[name].clone() for name in WINDOWS}
 
 
 def _moved(values: Tensor, mean: Tensor, spread: Tensor, rate: Tensor | float) -> tuple[Tensor, Tensor]:
