@@ -279,7 +279,7 @@ def test_with_root_data_directions_are_trusted_as_far_as_they_agree_with_it():
 
 def test_with_root_data_too_sample_counts_count():
     rows = Population().round()
-    root, samples = rows[5:].mean(0), torch.tensor([500.0] + [100.0] * (N - 1))
+    root, samples = rows[5:].mean(0), torch.tensor([200.0] + [100.0] * (N - 1))
     rule = aggregators.create("caac-guard", root=True)
     out = rule.aggregate(Updates(rows, num_samples=samples), root_update=root)
     trust = (rows @ root / (rows.norm(dim=1) * root.norm())).clamp(min=0) * samples / samples.mean()

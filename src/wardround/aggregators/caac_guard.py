@@ -86,8 +86,8 @@ class CaacGuard(Aggregator):
       :math:`B_t`. Nobody is named then: it cannot be known who is right.
 
     With `root: true` the server's own update :math:`g_0` votes too, and directions are trusted as far as they agree
-    with it, with :math:`m_i` relative to its mean and :math:`B_i` as in a calm round; in a divided house every row
-    counts once and is brought to length :math:`B_t`:
+    with it, with :math:`m_i` capped at `sample_cap` and relative to its mean and :math:`B_i` as in a calm round; in a
+    divided house every row counts once and is brought to length :math:`B_t`:
 
     .. math::
         \Delta = \frac{g_0 + \sum_{i\in A} \mathrm{TS}_i m_i \min(1, B_i/\|U_i\|)\, U_i}
@@ -281,7 +281,7 @@ class CaacGuard(Aggregator):
         cosines = context.survey.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0) * ~flags
         if self.division <= OFTEN:
-            counts = self._counts(updates, flags, calm=not bool(flags.any()))
+            counts = self._counts(updates, flags, calm=False)
             trust = trust * counts / counts[~flags].mean().clamp(min=1e-300)
             scale = _clipping(norms, self._bounds(norms, usual, calm=True))
         else:
