@@ -169,6 +169,7 @@ def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named():
             out.delta, clipped.double().quantile(0.5, dim=0).float(), rtol=1e-4, atol=1e-6
         )
     assert rule.division == 1.0
+    assert (out.columns["division"] == 1).all()
     rooted, root = aggregators.create("caac-guard", root=True), kinds.signal
     updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17])
     out = rooted.aggregate(updates, 1, root_update=root)

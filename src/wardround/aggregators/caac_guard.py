@@ -170,6 +170,7 @@ class CaacGuard(Aggregator):
             "heading": headings,
             "why": why.double(),
             **dict(zip(TESTS, scores, strict=True)),
+            "division": torch.full_like(norms, self.division),
         }
         if self.params.root:
             result = self._trusting(updates, flags, usual, context)
