@@ -34,8 +34,8 @@ python docs/write_guard.py runs/guard          # this section
 ```"""
 MISSED = "The attackers are found and left out; what is missed is their patients."
 DIVIDED = (
-    "More than a fifth contradict the others: nobody is named, and the coordinate-wise median bounds the harm; "
-    "or, from round 15, some of them look no different from before."
+    "More than a fifth contradict the others: nobody is named, and the harm is only bounded, without root data by the "
+    "coordinate-wise median."
 )
 REASONS = {
     "sign-flip ×1": DIVIDED,
@@ -349,7 +349,8 @@ def section(runs: list[Run]) -> str:
 
 {total} finished runs of 30 rounds with 20 clients and a small dense network, judged on the test split after the
 last round; what the rule does is in [caac-guard.md](caac-guard.md). No constant of the rule was chosen
-by looking at these seeds ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)). The presets plan {planned()} runs; what is not finished is missing below, and
+by looking at these seeds ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
+The presets plan {planned()} runs; what is not finished is missing below, and
 every table says how many seeds it has.
 
 {COMMANDS}
