@@ -112,9 +112,10 @@ class CaacGuard(Aggregator):
         target_fpr: float = Field(0.02, gt=0, lt=1)
         """Share of honest verdicts that may be wrong; sets how many standard deviations are too many."""
         sample_cap: float = Field(2.0, ge=1)
-        """While someone is flagged, sample counts above this multiple of their median count as that multiple."""
+        """While someone is flagged, and always with root data, sample counts above this multiple of their median
+        count as that multiple."""
         calm_cap: float = Field(10.0, ge=1)
-        """The same while nobody is."""
+        """The same while nobody is, without root data."""
         twin_ratio: float = Field(0.1, gt=0, lt=1)
         """Closer than this share of the usual distance to the nearest peer is too close."""
         drift_limit: float = Field(0.25, gt=0)

@@ -70,12 +70,13 @@ def contradicting(cosines: Tensor, pulls: Tensor) -> tuple[Tensor, bool] | None:
     angles = torch.atan2(points[:, 1], points[:, 0])
     lines = (angles % math.pi).sort().values
     sectors = torch.cat([lines[1:], lines[:1] + math.pi]) - lines
-    borders = (lines + sectors / 2)[sectors >= CLEAR_GAP]
+    empty = sectors >= CLEAR_GAP
+    borders = (lines + sectors / 2)[empty]
     if len(borders) == 0:
         return None
     agree = torch.sin(angles[None, :] - borders[:, None]) * signs > 0
     accused = torch.where(agree.sum(1, keepdim=True) * 2 >= len(signs), ~agree, agree)
     # of equals the widest sector
-    order = accused.sum(1) - 0.5 * sectors[sectors >= CLEAR_GAP] / math.pi
+    order = accused.sum(1) - 0.5 * sectors[empty] / math.pi
     clear = bool(values[-2] >= CLEAR_PLANE * values[-3].clamp(min=0))
     return accused[order.argmin()], clear
