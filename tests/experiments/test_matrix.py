@@ -25,6 +25,14 @@ def test_base_axes_runs_and_seeds_multiply():
     assert {config.seed for config in configs} == {3, 4}
 
 
+def test_runs_on_the_same_data_follow_each_other():
+    sets = [{"name": "icu"}, {"name": "synthetic", "samples": 100}, {"name": "synthetic", "samples": 200}]
+    rules = [{"aggregator.name": "mean"}, {"aggregator.name": "krum"}]
+    found = expand({"axes": {"dataset": sets}, "runs": rules, "seeds": [1, 0]})
+    order = [(config.seed, config.dataset.get("samples", 0), config.aggregator["name"]) for config in found]
+    assert order == [(s, n, rule) for s in (1, 0) for n in (0, 100, 200) for rule in ("mean", "krum")]
+
+
 def test_a_run_that_occurs_twice_is_run_once():
     assert len(expand({"axes": {"seed": [0, 0]}})) == 1
 

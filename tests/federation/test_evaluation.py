@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from wardround.datasets.base import Task
@@ -22,6 +24,18 @@ def test_binary_by_hand():
     assert told["loss"] == pytest.approx(
         np.mean([np.log1p(np.exp(-2)), np.log1p(np.exp(1)), np.log1p(np.exp(1)), np.log1p(np.exp(-2))])
     )
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=40))
+def test_binary_is_what_scikit_learn_says_with_ties_too(samples):
+    scores, truth = np.array([s for s, _ in samples], float), np.array([t for _, t in samples])
+    told = metrics_of(torch.tensor(scores)[:, None], torch.tensor(truth).long(), Task.BINARY)
+    assert told["f1"] == pytest.approx(reference.f1_score(truth, scores > 0, zero_division=0.0))
+    assert told["accuracy"] == pytest.approx(reference.accuracy_score(truth, scores > 0))
+    if truth.any():
+        assert told["auprc"] == pytest.approx(reference.average_precision_score(truth, scores))
+    if truth.any() and not truth.all():
+        assert told["auroc"] == pytest.approx(reference.roc_auc_score(truth, scores))
 
 
 def test_multi_class_is_hand_and_till():
@@ -52,6 +66,10 @@ def test_multi_label_averages_over_findings_that_occur():
     told = metrics_of(logits, truth, Task.MULTILABEL)
     expected = [reference.roc_auc_score(truth[:, c], logits[:, c]) for c in (0, 1)]
     assert told["auroc"] == pytest.approx(np.mean(expected))
+    expected = [reference.average_precision_score(truth[:, c], logits[:, c]) for c in (0, 1)]
+    assert told["auprc"] == pytest.approx(np.mean(expected))
+    expected = [reference.f1_score(truth[:, c], logits[:, c] > 0) for c in (0, 1)]
+    assert told["f1"] == pytest.approx(np.mean(expected))
 
 
 def test_undefined_is_nan_and_a_broken_model_has_no_metrics():

@@ -36,6 +36,8 @@ __all__ = [
 
 WARM_UP_COLUMNS = 100_000
 """Columns of a made-up round: enough to take every path that a large model takes."""
+_WARM: set[tuple[object, ...]] = set()
+"""What this process has been warmed up for."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,14 @@ class Aggregator(Configurable):
         """Have everything compiled that a first round of that shape would otherwise wait for.
 
         A copy of the rule aggregates made-up rounds; the rule itself, its state included, is not touched.
-        A rule that asks its server has no made-up rounds to try.
+        A rule that asks its server has no made-up rounds to try. Once a process is enough.
         """
-        if self.needs_server:
-            return
-        twin = type(self)(self.params)
         columns = min(dimension, WARM_UP_COLUMNS)
+        shape = (type(self), str(self.params), clients, columns, dtype)
+        if self.needs_server or shape in _WARM:
+            return
+        _WARM.add(shape)
+        twin = type(self)(self.params)
         rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
         weights, loss = rows[0].clone(), {"loss": torch.ones(clients)}
         for round in (1, 2, 3, 4):

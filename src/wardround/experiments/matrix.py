@@ -21,8 +21,8 @@ KEYS = ("name", "base", "axes", "runs", "seeds")
 def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     """The runs of a matrix: `seeds` × `base` × (`runs` list × `axes` product), each once.
 
-    Seed by seed: a worker then loads a dataset once for all runs on it, and a matrix that is stopped half-way
-    has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as
+    Seed by seed and dataset by dataset: a worker then loads a dataset once for all runs on it, and a matrix that is
+    stopped half-way has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as
     `wardround list scenarios` has it.
 
     >>> found = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
@@ -45,7 +45,10 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
         for change in runs
         for point in points
     ]
-    return list({config.hash: config for config in configs}.values())
+    groups: dict[str, dict[str, RunConfig]] = {}  # in the order of their first runs
+    for config in configs:
+        groups.setdefault(f"{config.seed} {config.dataset}", {})[config.hash] = config
+    return [config for group in groups.values() for config in group.values()]
 
 
 def run_many(

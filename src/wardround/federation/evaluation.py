@@ -59,17 +59,33 @@ def metrics_of(logits: Tensor, targets: Tensor, task: Task) -> dict[str, float]:
 
 
 def _binary(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
-    from sklearn import metrics
+    scores, truth = logits[:, 0].numpy(), truth > 0
+    auroc, auprc, f1 = _finding(scores, truth)
+    return {"auroc": auroc, "auprc": auprc, "accuracy": float(((scores > 0) == truth).mean()), "f1": f1}
 
-    scores = logits[:, 0].numpy()
+
+def _finding(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
+    """AUROC, average precision and F1 at zero, from one sort: a run measures every hospital apart, and sklearn spends
+    milliseconds on checking what is known to be right.
+
+    >>> _finding(np.array([0.9, 0.5, 0.5, -0.1]), np.array([True, True, False, False]))
+    (0.875, 0.8333333333333333, 0.8)
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # of equal scores the last
+    hits = np.append(0, truth[order].cumsum()[ends])
+    alarms = np.append(0, ends + 1) - hits
+    positives, negatives = hits[-1], alarms[-1]
+    pairs, in_order = positives * negatives, np.sum(np.diff(alarms) * (hits[1:] + hits[:-1])) / 2
+    precision = hits[1:] / (ends + 1)
     said = scores > 0
-    both = 0 < truth.sum() < len(truth)
-    return {
-        "auroc": float(metrics.roc_auc_score(truth, scores)) if both else math.nan,
-        "auprc": float(metrics.average_precision_score(truth, scores)) if truth.any() else math.nan,
-        "accuracy": float((said == truth).mean()),
-        "f1": float(metrics.f1_score(truth, said, zero_division=0.0)),
-    }
+    named = positives + said.sum()
+    return (
+        float(in_order / pairs) if pairs else math.nan,
+        float(np.sum(np.diff(hits) * precision) / positives) if positives else math.nan,
+        float(2 * (said & truth).sum() / named) if named else 0.0,
+    )
 
 
 def _multi_class(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
@@ -96,19 +112,15 @@ def _multi_class(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
 
 
 def _multi_label(logits: Tensor, truth: np.ndarray) -> dict[str, float]:
-    from sklearn import metrics
+    scores, truth = logits.numpy(), truth > 0
+    occurring = [_finding(scores[:, c], truth[:, c]) for c in range(truth.shape[1]) if truth[:, c].any()]
 
-    scores = logits.numpy()
-    said = scores > 0
-    both = [c for c in range(truth.shape[1]) if 0 < truth[:, c].sum() < len(truth)]
-    some = [c for c in range(truth.shape[1]) if truth[:, c].any()]
+    def macro(values: Sequence[float]) -> float:
+        known = [value for value in values if not math.isnan(value)]
+        return float(np.mean(known)) if known else math.nan
 
-    def macro(values: list[float]) -> float:
-        return float(np.mean(values)) if values else math.nan
-
-    return {
-        "auroc": macro([metrics.roc_auc_score(truth[:, c], scores[:, c]) for c in both]),
-        "auprc": macro([metrics.average_precision_score(truth[:, c], scores[:, c]) for c in some]),
-        "accuracy": float((said == truth).mean()),
-        "f1": macro([metrics.f1_score(truth[:, c], said[:, c], zero_division=0.0) for c in some]),
-    }
+    auroc, auprc, f1 = (
+        (macro(values) for values in zip(*occurring, strict=True)) if occurring else (math.nan,) * 3
+    )
+    accuracy = float(((scores > 0) == truth).mean())
+    return {"auroc": auroc, "auprc": auprc, "accuracy": accuracy, "f1": f1}
