@@ -158,20 +158,39 @@ def test_a_few_who_reverse_their_rows_from_the_first_round_on_are_named():
     assert (out.columns["why"][[0, 1, 15]] == DISSENT).all()
 
 
-def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named():
+@pytest.mark.parametrize(
+    ("reversed_rows", "named"),
+    [
+        ([0, 1, 2, 3, 15, 16, 17], [0, 1, 2, 3, 15, 16, 17]),
+        ([0, 1, 2, 3, 4, 15, 16, 17], [0, 1, 2, 3, 4, 15, 16, 17]),
+        ([0, 1, 2, 3, 4, 15, 16, 17, 18], []),
+    ],
+)
+def test_where_many_contradict_the_others_the_rest_get_the_coordinate_wise_median(reversed_rows, named):
+    """Above 40 % nobody is named; above 30 % those who are may be the wrong ones."""
     rule, kinds = aggregators.create("caac-guard"), Kinds()
     for t in range(1, 6):
-        updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17])
+        updates = kinds.round(reversed_rows)
         out = rule.aggregate(updates, t)
-        clipped = updates.matrix * (rule.clip / updates.norms).clamp(max=1)[:, None].float()
-        assert not out.flags.any()
+        clipped = (updates.matrix * (rule.clip / updates.norms).clamp(max=1)[:, None].float())[~out.flags]
+        assert out.flags.nonzero().flatten().tolist() == named
         torch.testing.assert_close(
             out.delta, clipped.double().quantile(0.5, dim=0).float(), rtol=1e-4, atol=1e-6
         )
     assert rule.division == 1.0
     assert (out.columns["division"] == 1).all()
-    rooted, root = aggregators.create("caac-guard", root=True), kinds.signal
-    updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17])
+
+
+def test_up_to_thirty_percent_who_contradict_are_named_and_the_rest_are_averaged():
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    out = rule.aggregate(kinds.round([0, 1, 2, 3, 15, 16]), 1)
+    assert out.flags.nonzero().flatten().tolist() == [0, 1, 2, 3, 15, 16]
+    assert rule.division == 0.0
+
+
+def test_in_a_divided_house_root_data_weighs_directions_alone():
+    rooted, kinds = aggregators.create("caac-guard", root=True), Kinds()
+    root, updates = kinds.signal, kinds.round([0, 1, 2, 3, 4, 15, 16, 17, 18])
     out = rooted.aggregate(updates, 1, root_update=root)
     rows, clip = updates.matrix, updates.norms.quantile(0.5)
     trust = (rows @ root / (rows.norm(dim=1) * root.norm())).clamp(min=0)

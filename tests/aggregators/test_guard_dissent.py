@@ -39,6 +39,28 @@ def test_reversed_rows_of_either_kind_are_named(reversed_rows):
     assert accused(rows, pulls) == reversed_rows
 
 
+def test_of_many_reversed_rows_the_output_bias_tells_which():
+    """Eight of sixteen of a kind: to who only counts, a line that accuses the other eight is as good."""
+    rows, pulls = plane([*[2.0] * 4, *range(4, 16), 160.0, 163.0, 166.0, 169.0, 172.0, 60.0, 90.0, 120.0])
+    flipped = [4, 5, 6, 7, 8, 9, 10, 11]
+    rows[flipped] *= -1
+    pulls[flipped] *= -1
+    assert accused(rows, pulls) == flipped
+    misleading = -rows[:, 1]  # a bias that grows across the border, not along it
+    assert accused(rows, misleading) != flipped
+
+
+@settings(max_examples=100, deadline=None)
+@given(one_kind, other_kind, mixed, st.data())
+def test_where_few_contradict_the_output_bias_has_no_say(one, other, between, data):
+    rows, pulls = plane(one + other + between)
+    flip = data.draw(st.integers(0, len(rows) - 1))
+    rows[flip] *= -1
+    pulls[flip] *= -1
+    nonsense = torch.tensor(data.draw(st.lists(st.floats(-1, 1), min_size=len(rows), max_size=len(rows))))
+    assert accused(rows, pulls) == accused(rows, nonsense.double())
+
+
 def test_where_all_see_both_classes_alike_reversed_rows_are_named():
     rows, pulls = plane([40.0, 44.0, 47.0, 50.0, 52.0, 55.0, 58.0, 61.0])
     rows[3] *= -1
@@ -84,7 +106,10 @@ def test_the_output_bias_is_the_last_parameter_of_a_network_with_one_output():
         layout = Layout.of(network)
         return output_bias_steps(Updates(torch.arange(2.0 * layout.size).view(2, -1), layout=layout))
 
-    assert steps(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))).tolist() == [20.0, 41.0]
+    lengths = [sum(x * x for x in range(start, start + 21)) ** 0.5 for start in (0, 21)]
+    assert steps(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))).tolist() == pytest.approx(
+        [20 / lengths[0], 41 / lengths[1]]
+    )
     assert steps(nn.Linear(3, 1, bias=False)) is None
     assert steps(nn.Linear(3, 2)) is None
     assert steps(nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1))) is None

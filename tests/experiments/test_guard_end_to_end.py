@@ -58,7 +58,7 @@ def test_blunt_attacks_are_found_and_cost_little(clean, attack, start, root):
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ["reversed", "label-flip"])
 def test_flips_from_the_first_round_on_have_no_bad_case(attack):
-    """40 % of the hospitals, most of which have mostly one class: too many to be named, the median bounds the harm."""
+    """40 % of the hospitals, most of which have mostly one class."""
     worst = {
         rule: min(run(attack, rule=rule, seed=seed)[0] for seed in SEEDS) for rule in ("fedavg", "caac-guard")
     }
