@@ -48,8 +48,8 @@ BACKWARDS = -0.15
 FALLING = (0.15, 0.1)
 """Mean fall of the log norm from which falling silent in step is flagged, and how much two falls may differ."""
 SURE, MANY = 0.3, 0.4
-"""Shares of clients who contradict the others: above the first it may be the wrong ones, and the house counts as divided;
-above the second nobody is named."""
+"""Shares of clients who contradict the others: above the first it may be the wrong ones, and the house counts as
+divided; above the second nobody is named."""
 OFTEN = 0.5
 """Share of rounds in which who contradicts is flagged, and from which on the house counts as divided."""
 FORGETTING = 0.98
