@@ -34,8 +34,8 @@ python docs/write_guard.py runs/guard          # this section
 ```"""
 MISSED = "The attackers are found and left out; what is missed is their patients."
 DIVIDED = (
-    "More than a fifth contradict the others: nobody is named, and the harm is only bounded, without root data by the "
-    "coordinate-wise median."
+    "So many contradict the others that not all of them are named, or some of the wrong ones; without root data the "
+    "coordinate-wise median bounds the harm."
 )
 REASONS = {
     "sign-flip ×1": DIVIDED,
