@@ -2,8 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
+import yaml
 
 from wardround.errors import ConfigError
 from wardround.experiments import RunFolder, expand, presets, run, run_many
@@ -100,3 +104,20 @@ def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, t
     assert killed
     assert end.kind == "finished"
     assert RunFolder(tmp_path / "killed" / config.run_name).summary()["final"] == whole["final"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_matrix_whose_own_process_is_killed_ends_quietly_and_its_run_can_go_on(tiny, tmp_path, how):
+    matrix, out = tmp_path / "m.yaml", tmp_path / "out"
+    matrix.write_text(yaml.safe_dump({"base": {**tiny, "rounds": 3000}}))
+    command = [sys.executable, "-m", "wardround", "matrix", str(matrix), "--out", str(out), "--jobs", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, how)
+    _, errors = process.communicate(timeout=60)  # ends when the worker, who writes here too, has ended
+    assert "Traceback" not in errors
+    (folder,) = out.iterdir()
+    assert RunFolder(folder).summary()["status"] == "stopped"

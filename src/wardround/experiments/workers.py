@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,9 @@ def _serve(pipe: Connection, out: Path) -> None:
         except BrokenPipeError:
             raise KeyboardInterrupt from None  # the parent is gone: stop, as if told to
 
-    for values in iter(lambda: _receive(pipe), None):
-        tell(run_and_tell(values, out, tell))
+    with suppress(KeyboardInterrupt):  # the run's folder says by then how it ended
+        for values in iter(lambda: _receive(pipe), None):
+            tell(run_and_tell(values, out, tell))
 
 
 def _interrupt(*_: Any) -> None:
