@@ -1,4 +1,4 @@
-"""Draw docs/figures/guard-hearing.svg: the rows of a first round in their plane, without attack and with eight reversed.
+"""Draw docs/figures/guard-hearing.svg: a first round's rows in their plane, without attack and with eight reversed.
 
 python docs/draw_hearing.py
 """
