@@ -13,7 +13,7 @@ SLACK = 0.03  # other processors and versions round differently, and 25 rounds c
 
 
 def recorded() -> list[float]:
-    """What each attack of the preset cost when it was found, as its file says."""
+    """What each attack of the preset costs, as its file says."""
     file = resources.files("wardround.experiments").joinpath(f"presets/{PRESET}.yaml")
     return [float(lost) for lost in re.findall(r"# lost ([\d.]+)$", file.read_text(encoding="utf-8"), re.M)]
 
@@ -24,11 +24,10 @@ def test_every_kept_attack_has_its_loss_on_record():
     assert attacks[0] == {"name": "none"}
     assert len(recorded()) == len(attacks) - 1
     assert recorded() == sorted(recorded(), reverse=True)
-    assert min(recorded()) >= 0.02
 
 
 @pytest.mark.slow
-def test_kept_attacks_do_no_more_harm_than_when_they_were_found(tmp_path):
+def test_kept_attacks_do_no_more_harm_than_is_on_record(tmp_path):
     matrix, where = presets.matrix_from(PRESET)
     clean, *attacked = matrix["runs"]
     worst_of_kind: dict[str, tuple[dict, float]] = {}
