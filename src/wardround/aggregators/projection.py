@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from wardround.aggregators.compiled import loops_for
 from wardround.randomness import torch_generator
 
 __all__ = ["Projection"]
@@ -19,9 +21,9 @@ class Projection:
     .. math:: (Px)_b = \sum_{j : h(j) = b} s_j x_j, \qquad
         \mathbb{E}\,\langle Px, Py\rangle = \langle x, y\rangle
 
-    One nonzero a coordinate: a pass over the update, no matrix. Bucket h and sign s are drawn anew from the
-    seed for each range of columns, so that nothing of length D has to be kept. An update that is short enough
-    is left as it is.
+    One nonzero a coordinate: a pass over the update, no matrix. Bucket h and sign s are drawn from the seed for each
+    range of columns; those of a few ranges are kept, nothing of length D. An update that is short enough is left as
+    it is. The compiled loop adds in the same order as torch does: both give the same to the last bit.
 
     Charikar, Chen & Farach-Colton, "Finding frequent items in data streams", ICALP 2002; Weinberger et al.,
     "Feature hashing for large scale multitask learning", ICML 2009.
@@ -59,10 +61,12 @@ class Projection:
         if self.size <= self.dimension:
             into[start : start + columns] = block.T
             return
-        generator = torch_generator(self.seed, "projection", start // self.chunk)
-        bucket = torch.randint(self.dimension, (columns,), generator=generator)
-        sign = torch.randint(2, (columns, 1), generator=generator).mul_(2).sub_(1)
-        into.index_add_(0, bucket, (block.T * sign.to(block.dtype)).double())
+        bucket, sign = _drawn(self.seed, start // self.chunk, columns, self.dimension)
+        loops = loops_for(block[:1])  # rows need not follow each other in memory
+        if loops is None:
+            into.index_add_(0, bucket, (block.T * sign[:, None].to(block.dtype)).double())
+        else:
+            loops.add_signed(*(part.numpy() for part in (block, bucket, sign, into)))
 
     def apply(self, matrix: Tensor) -> Tensor:
         """All rows projected: rows × outputs, in float64."""
@@ -70,3 +74,13 @@ class Projection:
         for start in range(0, self.size, self.chunk):
             self.add(matrix[:, start : start + self.chunk], start, sums)
         return sums.T.contiguous()
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, part: int, columns: int, dimension: int) -> tuple[Tensor, Tensor]:
+    """Bucket and sign of each column of a range."""
+    generator = torch_generator(seed, "projection", part)
+    bucket = torch.randint(dimension, (columns,), generator=generator)
+    return bucket, torch.randint(2, (columns, 1), generator=generator).mul_(2).sub_(1).flatten().to(
+        torch.int8
+    )

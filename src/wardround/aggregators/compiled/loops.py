@@ -20,6 +20,7 @@ __all__ = [
     "SCRATCH_COLUMNS",
     "add_norms_and_dots",
     "add_pair_distances",
+    "add_signed",
     "add_squared_norms",
     "compiled_loop",
     "gram_kernel",
@@ -108,6 +109,19 @@ def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> Non
         row = out[a:b]
         for c in range(width):
             row[c] = part[c]
+
+
+def _add_signed(block: Any, bucket: Any, sign: Any, into: Any) -> None:
+    """into[bucket[c], i] += sign[c] · block[i, c], column after column, in float64; a row's sums stay in the cache."""
+    sums = np.empty(into.shape[0], dtype=np.float64)
+    for i in range(block.shape[0]):
+        row = block[i]
+        for b in range(len(sums)):
+            sums[b] = into[b, i]
+        for c in range(len(bucket)):
+            sums[bucket[c]] += sign[c] * np.float64(row[c])
+        for b in range(len(sums)):
+            into[b, i] = sums[b]
 
 
 def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
@@ -257,6 +271,7 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
 
 
 sum_rows = compiled_loop(_sum_rows)
+add_signed = compiled_loop(_add_signed)
 add_squared_norms = compiled_loop(_add_squared_norms, reorder=True)
 add_norms_and_dots = compiled_loop(_add_norms_and_dots, reorder=True)
 add_gram = compiled_loop(_add_gram, reorder=True)
