@@ -158,22 +158,14 @@ def test_a_few_who_reverse_their_rows_from_the_first_round_on_are_named():
     assert (out.columns["why"][[0, 1, 15]] == DISSENT).all()
 
 
-@pytest.mark.parametrize(
-    ("reversed_rows", "named"),
-    [
-        ([0, 1, 2, 3, 15, 16, 17], [0, 1, 2, 3, 15, 16, 17]),
-        ([0, 1, 2, 3, 4, 15, 16, 17], [0, 1, 2, 3, 4, 15, 16, 17]),
-        ([0, 1, 2, 3, 4, 15, 16, 17, 18], []),
-    ],
-)
-def test_where_many_contradict_the_others_the_rest_get_the_coordinate_wise_median(reversed_rows, named):
-    """Above 40 % nobody is named; above 30 % those who are may be the wrong ones."""
+@pytest.mark.parametrize("reversed_rows", [[0, 1, 2, 3, 15, 16, 17], [0, 1, 2, 3, 4, 15, 16, 17, 18]])
+def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named(reversed_rows):
     rule, kinds = aggregators.create("caac-guard"), Kinds()
     for t in range(1, 6):
         updates = kinds.round(reversed_rows)
         out = rule.aggregate(updates, t)
-        clipped = (updates.matrix * (rule.clip / updates.norms).clamp(max=1)[:, None].float())[~out.flags]
-        assert out.flags.nonzero().flatten().tolist() == named
+        clipped = updates.matrix * (rule.clip / updates.norms).clamp(max=1)[:, None].float()
+        assert not out.flags.any()
         torch.testing.assert_close(
             out.delta, clipped.double().quantile(0.5, dim=0).float(), rtol=1e-4, atol=1e-6
         )

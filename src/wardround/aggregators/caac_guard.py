@@ -47,9 +47,8 @@ BACKWARDS = -0.15
 """Only a heading below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
 FALLING = (0.15, 0.1)
 """Mean fall of the log norm from which falling silent in step is flagged, and how much two falls may differ."""
-SURE, MANY = 0.3, 0.4
-"""Shares of clients who contradict the others: above the first it may be the wrong ones, and the house counts as
-divided; above the second nobody is named."""
+MANY = 0.3
+"""The largest share of clients that is named when they contradict the others; more of them divide the house."""
 OFTEN = 0.5
 """Share of rounds in which who contradicts is flagged, and from which on the house counts as divided."""
 FORGETTING = 0.98
@@ -71,7 +70,7 @@ class CaacGuard(Aggregator):
     5. `reversal`: the row points against the client's own past, and did not before.
     6. `drift`: the client turns away from its own past, or falls silent, in step with another.
     7. `dissent`: in the first rounds the client contradicted the others, whatever its case mix
-       (:func:`~wardround.aggregators.guard_dissent.contradicting`), and no more than 40 % did.
+       (:func:`~wardround.aggregators.guard_dissent.contradicting`), and no more than 30 % did.
 
     A client flagged three times is on probation, and flagged, until it has been unsuspicious for as long.
     Profiles (log-norm, direction, their spreads) learn from accepted rows only. With A the accepted clients,
@@ -83,8 +82,8 @@ class CaacGuard(Aggregator):
       :math:`B_i` is four times the norm that is usual for the client's size: FedAvg, as long as nobody is far out.
     - Cautious, when someone is: the cap is `sample_cap`, and :math:`B_i = B_t = \max(\mathrm{median}\,\|U\|,
       0.98\,B_{t-1})`, the median over all or over the accepted clients, whichever is less.
-    - Divided, when more than 30 % contradict the others, or a fifth and it is not clear who: the coordinate-wise median
-      of A's rows, clipped to :math:`B_t`, as it may be the wrong ones that were left out.
+    - Divided, when more than 30 % contradict the others, or more than a fifth and it is not clear who: the
+      coordinate-wise median of A's rows, clipped to :math:`B_t`. Nobody is named for it then.
 
     With `root: true` the server's own update :math:`g_0` votes too, and directions are trusted as far as they agree
     with it, with :math:`m_i` capped at `sample_cap` and relative to its mean and :math:`B_i` as in a calm round; in a
@@ -238,7 +237,7 @@ class CaacGuard(Aggregator):
         if found is not None:
             accused, clear = found
             share = int(accused.sum()) / len(among)
-            named, divided = clear and share <= MANY, share > (SURE if clear else FEW)
+            named, divided = clear and share <= MANY, share > (MANY if clear else FEW)
             self.heard += 1
             self.division += max(1 / self.heard, HEARING_RATE) * (divided - self.division)
             contradicts[among] = accused.double()
