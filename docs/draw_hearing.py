@@ -1,4 +1,4 @@
-"""Draw docs/figures/guard-hearing.svg: a first round's rows in their plane, without attack and with eight reversed.
+"""Draw docs/figures/guard-hearing.svg: a first round's rows in their plane, without attack and with six reversed.
 
 python docs/draw_hearing.py
 """
@@ -31,7 +31,7 @@ CONFIG = {
     "rounds": 1,
     "seed": 113,
 }
-ATTACK = {"name": "sign-flip", "scale": 1, "fraction": 0.4}
+ATTACK = {"name": "sign-flip", "scale": 1, "fraction": 0.3}
 BLUE, ORANGE, RED, GREY = "#2b6cb0", "#c05621", "#c53030", "#718096"
 
 
@@ -74,7 +74,7 @@ def draw(axes: Axes, updates: Updates, attackers: set[str], title: str, basis: T
 def main() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.9))
     basis = draw(left, *first_round({"name": "none"}), "all honest: the rows share a half-plane", None)
-    draw(right, *first_round(ATTACK), "eight reversed: they are on the other side", basis)
+    draw(right, *first_round(ATTACK), "six reversed: they are on the other side", basis)
     handles = [
         plt.Line2D([], [], color=BLUE, label="pulls the output bias down"),
         plt.Line2D([], [], color=ORANGE, label="pulls it up"),
