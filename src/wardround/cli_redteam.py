@@ -64,6 +64,9 @@ def redteam(
     metric: Annotated[MetricName, typer.Option(help="What the attack is to destroy.")] = MetricName.AUROC,
     sampler: Annotated[SamplerName, typer.Option(help="Who proposes attacks.")] = SamplerName.TPE,
     search_seed: Annotated[int, typer.Option(min=0, help="Of the proposals.")] = 0,
+    without: Annotated[
+        list[str] | None, typer.Option(help="An attack to leave out; may be given more than once.")
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, help="Minutes after which no new attack is begun.")
     ] = None,
@@ -85,6 +88,7 @@ def redteam(
     plan = _plan(
         aggregator, config, seeds,
         max_fraction=fraction, metric=metric.value, sampler=sampler.value, search_seed=search_seed,
+        without=tuple(without or ()),
     )  # fmt: skip
     folder = out or Path("runs/redteam") / aggregator
     findings = _search(plan, folder, trials, jobs, budget)

@@ -25,7 +25,7 @@ FEW = ("additive-noise", "alie", "ipm", "mimic", "noise", "sign-flip")
 @pytest.fixture
 def few(monkeypatch):
     """Only some attacks are tried with their defaults first: SQLite takes its time."""
-    monkeypatch.setattr(module, "candidates", lambda: FEW)
+    monkeypatch.setattr(module, "candidates", lambda without=(): FEW)
 
 
 def plan(base, **changes):
@@ -81,6 +81,24 @@ def test_every_attack_can_be_drawn_and_is_a_valid_section(tiny):
         assert section["name"] == name
         assert section["fraction"] == 0.4
         assert plan(tiny).config(section, 200).attack["start"] == 1
+
+
+def test_attacks_can_be_left_out_of_mixtures_too(tiny):
+    offered = []
+
+    def last(key, space, default):
+        if not hasattr(space, "values"):
+            return default
+        offered.extend(space.values)
+        return "mix" if key == "attack" else space.values[-1] if space.values else default
+
+    section = draw_attack(last, 6, 0.4, without=("alie", "slow-drift"))
+    assert section["name"] == "mix"
+    assert {"noise", "mix"} <= set(offered)
+    assert not {"alie", "slow-drift"} & set(offered)
+    assert plan(tiny, without=("alie",)).without == ("alie",)
+    with pytest.raises(WardroundError, match="unknown attack 'ally'; did you mean 'alie'"):
+        plan(tiny, without=("ally",))
 
 
 def test_the_worst_come_first_and_only_those_run_on_every_seed(tiny):

@@ -84,7 +84,7 @@ def leaderboard(found: Sequence[Findings]) -> str:
     lines = [
         f"| {place} | `{f.plan.rule}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
         f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
-        f"| {_without_the_rule(f)} | {len(f.harmful)} | {len(f.trials)} |"
+        f"| {_without_the_rule(f)} | {len(f.harmful)} | {_tried(f)} |"
         for place, f in enumerate(ranked, start=1)
     ]
     return (
@@ -124,6 +124,11 @@ def _in_full(attack: Mapping[str, Any]) -> str:
 def _without_the_rule(findings: Findings) -> str:
     worst = findings.worst_without_the_rule()
     return "–" if worst is None else f"{worst.value:.3f}, {worst.name}"
+
+
+def _tried(findings: Findings) -> str:
+    without = ", ".join(findings.plan.without)
+    return f"{len(findings.trials)}, without {without}" if without else str(len(findings.trials))
 
 
 def _rates(tried: Tried) -> str:

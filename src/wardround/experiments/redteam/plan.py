@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from wardround import attacks
 from wardround.experiments.config import RunConfig, load_config, override
 from wardround.registry import Parameters
 
@@ -29,6 +30,15 @@ class Plan(Parameters):
     metric: Metric = "auroc"
     sampler: Sampler = "tpe"
     search_seed: int = Field(0, ge=0)
+    without: tuple[str, ...] = ()
+    """Attacks that are not tried, alone or in a mixture."""
+
+    @field_validator("without")
+    @classmethod
+    def _known(cls, without: tuple[str, ...]) -> tuple[str, ...]:
+        for name in without:
+            attacks.registry.get(name)
+        return without
 
     @field_validator("seeds")
     @classmethod

@@ -66,12 +66,13 @@ def _open(optuna: Any, plan: Plan, out: Path) -> Any:
         pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=KEPT),
     )
     asked = plan.model_dump(mode="json")
-    if (before := study.user_attrs.get("plan")) not in (None, asked):
+    before = study.user_attrs.get("plan")
+    if before is not None and (before := Plan(**before).model_dump(mode="json")) != asked:
         changed = ", ".join(key for key in asked if asked[key] != before.get(key))
         raise ConfigError(f"{out}: holds a search with another {changed}; give another --out")
     if before is None:
         rounds = plan.clean(plan.seeds[0]).rounds
-        for name in candidates():
+        for name in candidates(plan.without):
             study.enqueue_trial(defaults(name, rounds, plan.max_fraction), skip_if_exists=True)
         study.set_user_attr("plan", asked)
     # A stopped search that begins its random numbers anew would propose what it proposed before.
@@ -208,7 +209,9 @@ class _Team:
 
     def _attempt(self, trial: Any) -> _Attempt:
         rounds = self.plan.clean(self.plan.seeds[0]).rounds
-        return _Attempt(trial, draw_attack(_Suggested(trial), rounds, self.plan.max_fraction))
+        return _Attempt(
+            trial, draw_attack(_Suggested(trial), rounds, self.plan.max_fraction, self.plan.without)
+        )
 
     def _time_is_up(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline

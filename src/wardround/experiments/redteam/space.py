@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wardround import attacks
@@ -13,20 +14,33 @@ LATEST = 0.75  # an attack that begins after this share of the rounds has little
 FEWEST = 0.25  # and so has one of fewer than this share of the most Byzantine clients allowed
 
 
-def candidates() -> tuple[str, ...]:
-    """Every registered attack but the one that does nothing."""
-    return tuple(name for name in attacks.available() if name != "none")
+def candidates(without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Every registered attack but the one that does nothing and those that are left out."""
+    return tuple(name for name in attacks.available() if name not in ("none", *without))
 
 
-def draw_attack(draw: Draw, rounds: int, max_fraction: float) -> dict[str, Any]:
-    """The `attack` section of a configuration; at most `max_fraction` of the clients are Byzantine."""
-    name = draw("attack", Choice(candidates()), None)
+def draw_attack(draw: Draw, rounds: int, max_fraction: float, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The `attack` section of a configuration; at most `max_fraction` of the clients are Byzantine.
+
+    Attacks in `without` are not drawn, nor are they parts of a mixture.
+    """
+    draw = _leaving_out(draw, without)
+    name = draw("attack", Choice(candidates(without)), None)
     return {
         "name": name,
         "fraction": draw("fraction", Range(FEWEST * max_fraction, max_fraction), max_fraction),
         "start": draw("start", Range(1, max(1, int(LATEST * rounds)), whole=True), 1),
         **attacks.registry.get(name).search(within(draw, name)),
     }
+
+
+def _leaving_out(draw: Draw, without: Sequence[str]) -> Draw:
+    def drawn(key: str, space: Space, default: Any) -> Any:
+        if isinstance(space, Choice):
+            space = Choice(tuple(value for value in space.values if value not in without))
+        return draw(key, space, default)
+
+    return drawn if without else draw
 
 
 def defaults(name: str, rounds: int, max_fraction: float) -> dict[str, Any]:
