@@ -348,8 +348,8 @@ def section(runs: list[Run]) -> str:
 ## caac-guard
 
 {total} finished runs of 30 rounds with 20 clients and a small dense network, judged on the test split after the
-last round; what the rule does is in [caac-guard.md](caac-guard.md). No constant of the rule was chosen
-by looking at these seeds ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
+last round; what the rule does is in [caac-guard.md](caac-guard.md). Its constants were chosen on other data and seeds;
+the exceptions are told there ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
 The presets plan {planned()} runs; what is not finished is missing below, and
 every table says how many seeds it has.
 
