@@ -34,8 +34,8 @@ python docs/write_guard.py runs/guard          # this section
 ```"""
 MISSED = "The attackers are found and left out; what is missed is their patients."
 DIVIDED = (
-    "So many contradict the others that nobody is named, or not all of them; without root data the coordinate-wise "
-    "median bounds the harm."
+    "So many contradict the others that nobody is named, or not all of them, or some of the wrong ones; without root "
+    "data the coordinate-wise median bounds the harm."
 )
 REASONS = {
     "sign-flip ×1": DIVIDED,
