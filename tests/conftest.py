@@ -1,5 +1,8 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
+import shutil
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -8,3 +11,25 @@ torch.set_num_threads(1)
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that no worker is left alone with a long one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real browser that talks to nobody by itself, one a test process: Playwright does not start twice in one. Tests
+    that need it skip where there is none."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    quiet = [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+    ]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--headless", *quiet]
+        )
+        yield browser
+        browser.close()

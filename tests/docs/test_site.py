@@ -82,28 +82,25 @@ def search_knows_the_rules(site):
     assert all(word in index for word in ("rules/krum", "attacks/alie", "steward", "heterogen"))
 
 
-def a_browser_finds_without_a_network(site):
+def a_browser_finds_without_a_network(browser, site):
     """Search works from the folder alone; formulas and pictures are drawn; nothing is asked for and nothing fails."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     wrong = []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(offline=True)
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request",
-            lambda request: None if request.url[:5] in ("file:", "data:") else wrong.append(request.url),
-        )
-        page.goto((site / "search.html").as_uri() + "?q=krum")
-        page.wait_for_selector("#search-results li a", timeout=60_000)
-        found = page.locator("#search-results li a").evaluate_all(
-            "links => links.map((link) => link.getAttribute('href'))"
-        )
-        page.goto((site / "rules" / "caac.html").as_uri())
-        root = page.locator("msqrt").first.bounding_box()
-        drawn = page.locator("svg.behaviour").bounding_box()
-        browser.close()
+    page = browser.new_page(offline=True)
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url[:5] in ("file:", "data:") else wrong.append(request.url),
+    )
+    page.goto((site / "search.html").as_uri() + "?q=krum")
+    page.wait_for_selector("#search-results li a", timeout=60_000)
+    found = page.locator("#search-results li a").evaluate_all(
+        "links => links.map((link) => link.getAttribute('href'))"
+    )
+    page.goto((site / "rules" / "caac.html").as_uri())
+    root = page.locator("msqrt").first.bounding_box()
+    drawn = page.locator("svg.behaviour").bounding_box()
+    page.close()
     assert any("rules/krum.html" in link for link in found)
     assert root["height"] > 20
     assert drawn["width"] > 300
@@ -111,7 +108,7 @@ def a_browser_finds_without_a_network(site):
 
 
 @pytest.mark.slow
-def test_the_site(tmp_path):
+def test_the_site(tmp_path, request):
     """One test: the site is built once, not once a worker."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "build_site.py"), str(tmp_path)],
@@ -125,4 +122,4 @@ def test_the_site(tmp_path):
     every_page_can_be_reached_from_the_first(pages)
     search_knows_the_rules(tmp_path)
     if CHROMIUM is not None:
-        a_browser_finds_without_a_network(tmp_path)
+        a_browser_finds_without_a_network(request.getfixturevalue("browser"), tmp_path)

@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import pytest
 import yaml
@@ -33,27 +32,6 @@ def run_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def runs(run_folder):
     return load_runs([run_folder])
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """A real browser that talks to nobody by itself; tests that need it skip where there is none."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium here (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    quiet = [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-    ]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--headless", *quiet]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
