@@ -25,7 +25,7 @@ def draw_attack(draw: Draw, rounds: int, max_fraction: float, without: Sequence[
     Attacks in `without` are not drawn, nor are they parts of a mixture.
     """
     draw = _leaving_out(draw, without)
-    name = draw("attack", Choice(candidates(without)), None)
+    name = draw("attack", Choice(candidates()), None)
     return {
         "name": name,
         "fraction": draw("fraction", Range(FEWEST * max_fraction, max_fraction), max_fraction),
