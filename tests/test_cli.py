@@ -141,7 +141,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(config, tmp_path):
         "wardround",
         "run",
         str(config),
-        "rounds=400",
+        "rounds=1000",
         "--out",
         str(tmp_path / "r"),
     ]
@@ -159,8 +159,8 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(config, tmp_path):
     done = (folder / "rounds.jsonl").read_bytes().count(b"\n")
     told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == 0
-    assert 0 < done < 400
-    assert (folder / "rounds.jsonl").read_bytes().count(b"\n") == 400
+    assert 0 < done < 1000
+    assert (folder / "rounds.jsonl").read_bytes().count(b"\n") == 1000
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The site: built with every warning an error, complete, and content with itself."""
 
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,7 +13,6 @@ from sitegen.members import slug
 from wardround import aggregators, attacks
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Page(HTMLParser):
@@ -108,7 +106,7 @@ def a_browser_finds_without_a_network(browser, site):
 
 
 @pytest.mark.slow
-def test_the_site(tmp_path, request):
+def test_the_site(tmp_path, request, chromium):
     """One test: the site is built once, not once a worker."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "build_site.py"), str(tmp_path)],
@@ -121,5 +119,5 @@ def test_the_site(tmp_path, request):
     links_and_anchors_lead_somewhere(tmp_path, pages)
     every_page_can_be_reached_from_the_first(pages)
     search_knows_the_rules(tmp_path)
-    if CHROMIUM is not None:
+    if chromium is not None:
         a_browser_finds_without_a_network(request.getfixturevalue("browser"), tmp_path)

@@ -6,20 +6,21 @@ import signal
 import pytest
 
 from wardround.errors import WardroundError
-from wardround.experiments import RunFolder, expand, run, run_many
+from wardround.experiments import RunFolder, cluster, expand, run, run_many
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 
 @pytest.mark.slow
-def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path):
+def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.02)  # or the runs would be over between two looks
     configs = expand(
-        {"base": {**tiny, "rounds": 60}, "axes": {"aggregator.name": ["fedavg", "caac"]}, "seeds": [0, 1]}
+        {"base": {**tiny, "rounds": 200}, "axes": {"aggregator.name": ["fedavg", "caac"]}, "seeds": [0, 1]}
     )
     out, killed = tmp_path / "ray", []
 
     def kill_once(event):
-        if event.kind == "round" and 3 <= event.round < 50 and not killed:
+        if event.kind == "round" and 3 <= event.round < 180 and not killed:
             pid = int((out / event.run / ".lock").read_text())
             assert pid != os.getpid(), "the run goes on in a worker of Ray"
             os.kill(pid, signal.SIGKILL)
@@ -31,7 +32,7 @@ def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path):
     for config in configs:
         alone = run(config, tmp_path / "alone")
         on_ray = RunFolder(out / config.run_name)
-        assert [line["round"] for line in on_ray.rounds()] == list(range(1, 61)), "nothing recorded twice"
+        assert [line["round"] for line in on_ray.rounds()] == list(range(1, 201)), "nothing recorded twice"
         assert on_ray.summary()["final"] == alone.summary()["final"]
 
 

@@ -257,7 +257,7 @@ def test_killed_in_the_middle_it_goes_on_with_what_it_has(tiny, tmp_path):
         sys.executable, "-m", "wardround", "redteam", "--aggregator", "mean", "--jobs", "1",
         "--config", str(tmp_path / "base.yaml"), "--seeds", "200", "--out", str(tmp_path / "team"), "--trials",
     ]  # fmt: skip
-    with subprocess.Popen([*command, "20"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*command, "200"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and len(finished(tmp_path / "team")) < 3:
             assert process.poll() is None

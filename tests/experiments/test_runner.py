@@ -115,7 +115,7 @@ def test_an_interrupted_run_goes_on_as_if_never_stopped(tiny, tmp_path, rule, st
 @pytest.mark.slow
 def test_killed_in_any_round_and_started_again_it_ends_the_same(tiny, tmp_path):
     tiny |= {
-        "rounds": 40,
+        "rounds": 300,  # enough that a kill that comes late is still in the middle
         "aggregator": {"name": "caac"},
         "attack": {"name": "sign-flip", "fraction": 0.34, "start": 15},
     }
