@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from wardround import aggregators
 from wardround.analysis import load_runs
 from wardround.analysis.runs import Run
 from wardround.experiments import expand, presets
@@ -22,17 +23,26 @@ from wardround.experiments import expand, presets
 PAGE = Path(__file__).parent / "results.md"
 BEGIN, END = "<!-- written by write_guard.py -->", "<!-- end of what write_guard.py writes -->"
 GUARD, ROOTED = "caac-guard", "caac-guard (root)"
-WITH_ROOT = {ROOTED, "fltrust"}
 NAMED = ("sign-flip ×10", "noise", "scaling", "alie")
 TOLERATED = 0.02
 FOUND = 0.9
+LEFT_OUT = "left out"
+"""The preset `guard-oracle`: who attacks is known."""
 COMMANDS = """```sh
-for preset in guard-clean guard-icu guard-rivals guard-images guard-drift; do
+for preset in guard-clean guard-icu guard-images guard-oracle guard-rivals guard-drift; do
   wardround matrix $preset --out runs/guard --jobs 2   # the image sets: data/medmnist/{pneumonia,breast}mnist.npz
 done
 python docs/write_guard.py runs/guard          # this section
 ```"""
-MISSED = "The attackers are found and left out; what is missed is their patients."
+MISSED = (
+    "The attackers are found and left out; what is missed is their patients: told who attacks, the rule loses half "
+    "of that or more as well."
+)
+LESS = "The attackers are found and left out, which explains less than half of the loss"
+CAUTIOUS = {
+    GUARD: f"{LESS}: while someone is flagged, rows are clipped to the median norm, and training is slower.",
+    ROOTED: f"{LESS}; the rest was not looked into.",
+}
 DIVIDED = (
     "So many contradict the others that nobody is named, or not all of them, or some of the wrong ones; without root "
     "data the coordinate-wise median bounds the harm."
@@ -69,6 +79,8 @@ Results = dict[tuple[Setting, str], dict[int, Run]]
 def attack_of(section: dict[str, Any]) -> str:
     """The attack's name, with what tells two of a name apart."""
     name = section["name"]
+    if name == "scaling" and section["factor"] >= 1e300:
+        return LEFT_OUT
     if name == "sign-flip":
         return f"sign-flip ×{section['scale']:g}"
     return f"{name}, norm kept" if section.get("match_norm") else name
@@ -117,19 +129,25 @@ def loss(found: Results, setting: Setting, method: str) -> float | None:
     return auroc(clean, seeds) - auroc(attacked, seeds) if seeds else None
 
 
+def rivals(found: Results) -> list[str]:
+    """Every other rule there are runs of."""
+    return sorted({method for _, method in found} - {GUARD, ROOTED})
+
+
 def clean_table(found: Results) -> str:
     places = sorted({(s.data, s.alpha) for s, m in found if s.attack == "clean" and m == GUARD})
-    methods = [GUARD, ROOTED, "fedavg"]
-    methods += sorted({m for s, m in found if s.attack == "clean"} - set(methods))
 
-    def row(data: str, alpha: float) -> list[str]:
-        here = {m: found.get((Setting(data, alpha, "clean", 0.0, 1), m), {}) for m in methods}
-        told = [number(auroc(runs)) if runs else "–" for runs in here.values()]
-        rates = [number(detected(here[m], "fpr")) if here[m] else "–" for m in (GUARD, ROOTED)]
-        return [f"{data}, α {alpha:g}", str(len(here[GUARD])), *rates, *told]
+    def row(method: str) -> list[str]:
+        runs = [found.get((Setting(*place, "clean", 0.0, 1), method), {}) for place in places]
+        rates = [detected(here, "fpr") if method in (GUARD, ROOTED) else None for here in runs]
+        told = [
+            (number(auroc(here)) if here else "–") + (f", {rate:.3f}" if rate is not None else "")
+            for here, rate in zip(runs, rates, strict=True)
+        ]
+        return [method, *told, "–".join(map(str, sorted(set(map(len, runs)))))]
 
-    head = ["no attack", "seeds", "FPR", "FPR (root)", *methods]
-    return table(head, [row(*place) for place in places])
+    head = ["no attack", *[f"{data}, α {alpha:g}" for data, alpha in places], "seeds"]
+    return table(head, map(row, [GUARD, ROOTED, *rivals(found)]))
 
 
 def cell(found: Results, setting: Setting, method: str) -> str:
@@ -159,21 +177,24 @@ def attacked_table(found: Results, data: str, alpha: float, share: float) -> str
     return table(head, rows)
 
 
-def reason(setting: Setting, runs: dict[int, Run]) -> str:
-    """Why that much is lost: the attackers' patients are missing where they were found, else what the attack is."""
-    if (detected(runs, "tpr") or 0.0) >= FOUND:
-        return MISSED
-    return REASONS.get(setting.attack, "Not all attackers are found; the cause was not looked into.")
+def reason(setting: Setting, method: str, found: Results, known: Results) -> str:
+    """Why that much is lost: where the attackers were found, by what is lost when they are known; else the attack's."""
+    left_out = replace(setting, attack=LEFT_OUT), method
+    if (detected(found[setting, method], "tpr") or 0.0) < FOUND or left_out not in known:
+        return REASONS.get(setting.attack, "Not all attackers are found; the cause was not looked into.")
+    attacked, told = auroc(found[setting, method]), auroc(known[left_out])
+    clean = auroc(found[Setting(setting.data, setting.alpha, "clean", 0.0, 1), method])
+    return MISSED if clean - told >= told - attacked else CAUTIOUS[method]
 
 
-def losers(found: Results, method: str) -> tuple[int, int, str]:
+def losers(found: Results, known: Results, method: str) -> tuple[int, int, str]:
     """How many attacked settings there are, how many lose more than is tolerated, and which these are, by cause."""
     lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attack != "clean"]
-    known = [(value, s) for value, s in lost if value is not None]
-    bad = sorted(((v, s) for v, s in known if v > TOLERATED), key=lambda item: -item[0])
+    measured = [(value, s) for value, s in lost if value is not None]
+    bad = sorted(((v, s) for v, s in measured if v > TOLERATED), key=lambda item: -item[0])
     causes: dict[str, list[tuple[float, Setting]]] = defaultdict(list)
     for value, setting in bad:
-        causes[reason(setting, found[setting, method])].append((value, setting))
+        causes[reason(setting, method, found, known)].append((value, setting))
     lines = []
     for cause, cases in causes.items():
         lines.append(f"- {cause} ({len(cases)} settings.)")
@@ -182,11 +203,11 @@ def losers(found: Results, method: str) -> tuple[int, int, str]:
             onset = f" from {s.start}" if s.start > 1 else ""
             by_attack[s.attack].append(f"{s.data} α {s.alpha:g} {100 * s.share:.0f} %{onset} −{value:.3f}")
         lines += [f"  - {attack}: {'; '.join(told)}" for attack, told in by_attack.items()]
-    return len(known), len(bad), "\n".join(lines)
+    return len(measured), len(bad), "\n".join(lines)
 
 
-def overview(found: Results) -> str:
-    """How many of the attacked settings are held, and the worst mean, place by place."""
+def overview(found: Results, known: Results) -> str:
+    """How many of the attacked settings are held, the worst mean, and what is left when attackers are known."""
     rows = []
     for place in sorted({(s.data, s.alpha, s.share) for s, m in found if m == GUARD and s.attack != "clean"}):
         row = [f"{place[0]}, α {place[1]:g}, {100 * place[2]:.0f} %"]
@@ -201,9 +222,14 @@ def overview(found: Results) -> str:
             means = {s: auroc(runs) for s, runs in here.items()}
             at = worst(means)
             onset = f" from {at.start}" if at.start > 1 else ""
-            row += [f"{held} of {len(losses)}", f"{means[at]:.3f} ({at.attack}{onset})"]
+            told = known.get((Setting(*place[:2], LEFT_OUT, place[2], 1), method))
+            row += [
+                f"{held} of {len(losses)}",
+                f"{means[at]:.3f} ({at.attack}{onset})",
+                number(auroc(told) if told else None),
+            ]
         rows.append(row)
-    head = ["", f"{GUARD}: held", "worst mean", f"{ROOTED}: held", "worst mean"]
+    head = ["", *[w for m in (GUARD, ROOTED) for w in (f"{m}: held", "worst mean", "told who attacks")]]
     return table(head, rows)
 
 
@@ -231,36 +257,39 @@ def worst(means: dict[Setting, float]) -> Setting:
 
 
 def worst_cases(found: Results) -> str:
-    """Each rule's worst mean beside the guard's, over the attacked settings and seeds that both have been through."""
-    rows = []
-    pairs = {(m, s.data) for s, m in found if s.attack != "clean" and m not in (GUARD, ROOTED)}
-    for method, data in sorted(pairs):
-        ours = ROOTED if method in WITH_ROOT else GUARD
-        common = {
-            s: set(runs) & set(found.get((s, ours), {}))
-            for (s, m), runs in found.items()
-            if m == method and s.attack != "clean" and s.data == data
+    """Every rule's worst mean on each dataset, over the attacked settings and seeds that all of them went through."""
+    methods, columns = [GUARD, ROOTED, *rivals(found)], {}
+    for data in sorted({s.data for s, _ in found}):
+        ran: dict[str, Results] = {
+            m: {key: runs for key, runs in found.items() if key[1] == m and attacked_on(data, key[0])}
+            for m in methods
         }
-        common = {s: seeds for s, seeds in common.items() if seeds}
-        if not common:
-            continue
-        means = {m: {s: auroc(found[s, m], seeds) for s, seeds in common.items()} for m in (method, ours)}
-        told = [f"{means[m][at]:.3f} ({at.attack})" for m in (method, ours) for at in [worst(means[m])]]
-        seeds = sorted({len(v) for v in common.values()})
-        count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        rows.append(
-            (data, -means[method][worst(means[method])], [data, method, ours, str(len(common)), count, *told])
-        )
-    head = [
-        "data",
-        "rule",
-        "against",
-        "settings",
-        "seeds",
-        "the rule's worst mean",
-        "the guard's worst mean there",
-    ]
-    return table(head, [row for *_, row in sorted(rows)])
+        ground = set.intersection(*[{s for s, _ in keys} for keys in ran.values() if keys])
+        seeds = set.intersection(*[set(found[s, m]) for m in methods if ran[m] for s in ground])
+        means = {m: {s: auroc(found[s, m], seeds) for s in ground} for m in methods if ran[m]}
+        columns[f"{data} ({len(ground)} attacks, {len(seeds)} seeds)"] = {
+            m: (here[at], at.attack) for m, here in means.items() for at in [worst(here)]
+        }
+    order = sorted(methods, key=lambda m: -fmean(column[m][0] for column in columns.values() if m in column))
+    rows = [
+        [m, "yes" if with_server_data(m) else "", *[
+            f"{column[m][0]:.3f} ({column[m][1]})" if m in column else "–" for column in columns.values()
+        ]]
+        for m in order
+    ]  # fmt: skip
+    return table(["rule", "data of the server's", *columns], rows)
+
+
+def attacked_on(data: str, setting: Setting) -> bool:
+    return setting.data == data and setting.attack != "clean"
+
+
+def with_server_data(method: str) -> bool:
+    """Whether the rule is helped by samples that the server itself has."""
+    if method == ROOTED:
+        return True
+    rule = aggregators.create(method)
+    return rule.needs_root_update or rule.needs_server
 
 
 def worst_anywhere(found: Results) -> str:
@@ -329,8 +358,14 @@ def planned() -> int:
 def section(runs: list[Run]) -> str:
     found = collect(runs)
     drifting = [run for run in runs if run.finished and run.config["name"] == "guard-drift"]
-    main = {key: value for key, value in found.items() if key[0].data != "synthetic"}
-    total = sum(map(len, main.values()))
+    main = {k: v for k, v in found.items() if k[0].data != "synthetic" and k[0].attack != LEFT_OUT}
+    known = {k: v for k, v in found.items() if k[0].attack == LEFT_OUT}
+    finished, plan = sum(map(len, found.values())), planned()
+    extent = (
+        "all that the presets plan"
+        if finished == plan
+        else f"of {plan:,} that the presets plan (every table says how many seeds it has)"
+    )
     places: Callable[[Setting], tuple[str, float, float]] = lambda s: (s.data, s.alpha, s.share)  # noqa: E731
     tables = [
         attacked_table(main, *place)
@@ -338,7 +373,7 @@ def section(runs: list[Run]) -> str:
     ]
     losses = []
     for method in (GUARD, ROOTED):
-        count, bad, lines = losers(main, method)
+        count, bad, lines = losers(main, known, method)
         losses.append(
             f"`{method}`: {count - bad} of {count} attacked settings lose at most {TOLERATED} AUROC "
             f"against the rule's own clean run of the same seeds.\n\n{lines}".rstrip()
@@ -347,11 +382,10 @@ def section(runs: list[Run]) -> str:
     return f"""{BEGIN}
 ## caac-guard
 
-{total} finished runs of 30 rounds with 20 clients and a small dense network, judged on the test split after the
-last round; what the rule does is in [caac-guard.md](caac-guard.md). Its constants were chosen on other data and seeds;
-the exceptions are told there ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
-The presets plan {planned()} runs; what is not finished is missing below, and
-every table says how many seeds it has.
+{finished:,} finished runs, {extent}: 30 rounds with 20 clients and a small dense network (benign drift: 100),
+judged on the test split after the last round. What the rule does is in [caac-guard.md](caac-guard.md). Its constants
+were chosen on other data and seeds; the exceptions are told there
+([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
 
 {COMMANDS}
 
@@ -359,12 +393,13 @@ every table says how many seeds it has.
 
 {clean_table(main)}
 
-AUROC, mean over seeds; FPR is the share of client-rounds flagged.
+AUROC, mean over seeds; for `caac-guard` also the share of client-rounds flagged. The network has no
+BatchNorm, so `fedbn` is `fedavg` here.
 
 ### Worst cases
 
-Each rule's worst mean over the attacked settings and seeds that it and the guard both went through. What a
-rule loses here, its worst case over all attacks loses at least.
+Each rule's worst mean over the attacks that every rule went through (by 40 % from the first round, Dirichlet 0.1), with
+the attack in brackets. What a rule loses here, its worst case over all attacks loses at least.
 
 {worst_cases(main)}
 
@@ -373,9 +408,9 @@ The guard's worst means over all its own runs:
 {worst_anywhere(main)}
 
 Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same
-seeds:
+seeds. Told who attacks, the rule leaves them out from the first round on (preset `guard-oracle`):
 
-{overview(main)}
+{overview(main, known)}
 
 ### The attacks that must be found
 

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
+from wardround import aggregators, attacks
 from wardround.errors import ConfigError
-from wardround.experiments import expand, presets
+from wardround.experiments import expand, load_config, presets, run
 
 EXPECTED = {
     "caac-core", "caac-core-mimic3", "caac-core-isic2019",
@@ -122,3 +123,30 @@ def test_fedmed_crosses_liars_and_clipping():
 def test_an_unknown_preset_is_told_the_known_ones():
     with pytest.raises(ConfigError, match="did you mean 'caac-core'"):
         presets.matrix_from("caac-cor")
+
+
+def test_the_guards_tables_leave_no_rule_and_no_attack_out():
+    rules, named = set(aggregators.available()), lambda name: {c.aggregator["name"] for c in configs(name)}
+    assert named("guard-clean") == rules
+    assert named("guard-rivals") == rules - {"caac-guard"}
+    for name in ("guard-icu", "guard-images"):
+        found = configs(name)
+        assert {c.attack["name"] for c in found} == set(attacks.available()) - {"none"}
+        assert {c.window().fraction for c in found} == {0.1, 0.2, 0.3, 0.4}
+        assert {c.window().start for c in found} == {1, 15}
+        assert {c.partition["alpha"] for c in found} == {0.1, 1.0}
+        assert {c.seed for c in found} == set(range(5))
+
+
+def test_known_attackers_are_left_out_and_nothing_else_happens(tmp_path):
+    """The preset `guard-oracle` on generated data: their rows never reach a rule."""
+    known = configs("guard-oracle")[0].plain()
+    small = {"dataset": {"name": "synthetic", "samples": 600}, "rounds": 3, "evaluate_every": 3}
+    guarded, averaged = (
+        run(load_config({**known, **small, "aggregator": {"name": name}}), tmp_path)
+        for name in ("caac-guard", "fedavg")
+    )
+    attackers = [line for line in guarded.clients() if line["byzantine"]]
+    assert len(attackers) == 8 * 3
+    assert all("not finite" in line["dropped"] for line in attackers)
+    assert guarded.summary()["final"] == averaged.summary()["final"]
