@@ -127,8 +127,8 @@ def test_an_unknown_preset_is_told_the_known_ones():
 
 def test_the_guards_tables_leave_no_rule_and_no_attack_out():
     rules, named = set(aggregators.available()), lambda name: {c.aggregator["name"] for c in configs(name)}
-    assert named("guard-clean") == rules
-    assert named("guard-rivals") == rules - {"caac-guard"}
+    assert named("guard-clean") | named("guard-rivals-fedbnp") == rules
+    assert named("guard-rivals") | named("guard-rivals-fedbnp") == rules - {"caac-guard"}
     for name in ("guard-icu", "guard-images"):
         found = configs(name)
         assert {c.attack["name"] for c in found} == set(attacks.available()) - {"none"}
