@@ -198,7 +198,7 @@ def losers(found: Results, known: Results, method: str) -> tuple[int, int, str]:
         causes[reason(setting, method, found, known)].append((value, setting))
     lines = []
     for cause, cases in causes.items():
-        lines.append(f"- {cause} ({len(cases)} settings.)")
+        lines.append(f"- {cause} ({len(cases)} setting{'s' * (len(cases) > 1)}.)")
         by_attack: dict[str, list[str]] = defaultdict(list)
         for value, s in cases:
             onset = f" from {s.start}" if s.start > 1 else ""
