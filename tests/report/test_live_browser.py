@@ -120,6 +120,11 @@ run(load_config(experiment), Path(out), lambda told: input() if told.round in pa
 def test_a_run_is_seen_from_nothing_to_its_end(watch, open_page, tmp_path):
     page = open_page(watch(tmp_path / "runs"), color_scheme="light", viewport={"width": 1300, "height": 900})
     page.wait_for_selector("text=does not exist yet")
+    page.evaluate("""() => {
+      window.seen = [];
+      new MutationObserver(() => window.seen.push(Number(document.getElementById("rounds-done").textContent)))
+        .observe(document.getElementById("rounds-done"), { childList: true, characterData: true, subtree: true });
+    }""")
     arguments = (EXPERIMENT, str(tmp_path / "runs"), PAUSES)
     command = [sys.executable, "-c", RUN, *map(json.dumps, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as run:
@@ -131,6 +136,9 @@ def test_a_run_is_seen_from_nothing_to_its_end(watch, open_page, tmp_path):
         page.wait_for_selector("#state[data-state=finished]")
         assert run.wait() == 0
     wait_for(page, "document.getElementById('rounds-done').textContent === '200'")
+    seen = page.evaluate("window.seen")
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2, "the count rose while the run went on"
     wait_for(
         page,
         "document.querySelector('#clients tbody tr:nth-child(3) td:last-child').textContent === 'round 200'",
