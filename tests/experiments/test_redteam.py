@@ -99,6 +99,17 @@ def test_attacks_can_be_left_out_of_mixtures_too(tiny):
     assert plan(tiny, without=("alie",)).without == ("alie",)
     with pytest.raises(WardroundError, match="unknown attack 'ally'; did you mean 'alie'"):
         plan(tiny, without=("ally",))
+    with pytest.raises(ValueError, match="no attack is left to try"):
+        plan(tiny, without=set(candidates()) - {"mix"})  # a mixture of nothing
+
+
+def test_a_mixture_with_defaults_does_without_what_is_left_out(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "candidates", lambda without: ("mix",))
+    left_out = ("noise", "label-flip")  # what a mixture is made of by default
+    found = search(plan(tiny, seeds=(200,), without=left_out), tmp_path, trials=1)
+    (tried,) = found.trials
+    assert tried.attack["name"] == "mix"
+    assert not {part["name"] for part in tried.attack["parts"]} & set(left_out)
 
 
 def test_the_worst_come_first_and_only_those_run_on_every_seed(tiny):

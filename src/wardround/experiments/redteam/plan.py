@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from wardround import attacks
 from wardround.experiments.config import RunConfig, load_config, override
+from wardround.experiments.redteam.space import candidates
 from wardround.registry import Parameters
 
 __all__ = ["METRICS", "Metric", "Plan", "Sampler"]
@@ -35,9 +36,11 @@ class Plan(Parameters):
 
     @field_validator("without")
     @classmethod
-    def _known(cls, without: tuple[str, ...]) -> tuple[str, ...]:
+    def _known_and_not_all(cls, without: tuple[str, ...]) -> tuple[str, ...]:
         for name in without:
             attacks.registry.get(name)
+        if not set(candidates(without)) - {"mix"}:
+            raise ValueError("no attack is left to try")
         return without
 
     @field_validator("seeds")

@@ -73,7 +73,8 @@ def _open(optuna: Any, plan: Plan, out: Path) -> Any:
     if before is None:
         rounds = plan.clean(plan.seeds[0]).rounds
         for name in candidates(plan.without):
-            study.enqueue_trial(defaults(name, rounds, plan.max_fraction), skip_if_exists=True)
+            usual = defaults(name, rounds, plan.max_fraction, plan.without)
+            study.enqueue_trial(usual, skip_if_exists=True)
         study.set_user_attr("plan", asked)
     # A stopped search that begins its random numbers anew would propose what it proposed before.
     seed = plan.search_seed + 1000 * len(study.get_trials(deepcopy=False))

@@ -38,13 +38,16 @@ def _leaving_out(draw: Draw, without: Sequence[str]) -> Draw:
     def drawn(key: str, space: Space, default: Any) -> Any:
         if isinstance(space, Choice):
             space = Choice(tuple(value for value in space.values if value not in without))
+            default = space.values[0] if default in without else default
         return draw(key, space, default)
 
     return drawn if without else draw
 
 
-def defaults(name: str, rounds: int, max_fraction: float) -> dict[str, Any]:
+def defaults(name: str, rounds: int, max_fraction: float, without: Sequence[str] = ()) -> dict[str, Any]:
     """Key → value of the draw that gives an attack with its default parameters, at full strength from round 1.
+
+    A part of a mixture that is left out gives way to another.
 
     >>> defaults("sign-flip", rounds=20, max_fraction=0.4)
     {'attack': 'sign-flip', 'fraction': 0.4, 'start': 1, 'sign-flip.scale': 10.0}
@@ -55,5 +58,5 @@ def defaults(name: str, rounds: int, max_fraction: float) -> dict[str, Any]:
         drawn[key] = name if key == "attack" else default
         return drawn[key]
 
-    draw_attack(usual, rounds, max_fraction)
+    draw_attack(usual, rounds, max_fraction, without)
     return drawn
