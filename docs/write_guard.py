@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -26,8 +26,8 @@ GUARD, ROOTED = "caac-guard", "caac-guard (root)"
 NAMED = ("sign-flip ×10", "noise", "scaling", "alie")
 TOLERATED = 0.02
 FOUND = 0.9
-LEFT_OUT = "left out"
-"""The preset `guard-oracle`: who attacks is known."""
+CLEAN, LEFT_OUT = "clean", "left out"
+"""No attack; attackers that are known and send nothing usable, the preset `guard-oracle`."""
 COMMANDS = """```sh
 for preset in guard-clean guard-icu guard-images guard-oracle guard-rivals guard-rivals-fedbnp guard-drift; do
   wardround matrix $preset --out runs/guard --jobs 2   # the image sets: data/medmnist/{pneumonia,breast}mnist.npz
@@ -69,6 +69,18 @@ class Setting:
     start: int
 
     @property
+    def attacked(self) -> bool:
+        return self.attack not in (CLEAN, LEFT_OUT)
+
+    @property
+    def place(self) -> tuple[str, float, float]:
+        return self.data, self.alpha, self.share
+
+    @property
+    def unattacked(self) -> Setting:
+        return Setting(self.data, self.alpha, CLEAN, 0.0, 1)
+
+    @property
     def words(self) -> str:
         onset = f" from round {self.start}" if self.start > 1 else ""
         return f"{self.data}, α {self.alpha:g}, {self.attack} {self.share:.0%}{onset}".replace("%", " %")
@@ -96,7 +108,7 @@ def collect(runs: Iterable[Run]) -> Results:
         attack, rule = config["attack"], config["aggregator"]
         data = Path(config["dataset"].get("file") or config["dataset"]["name"]).stem
         clean = attack["name"] == "none"
-        name = "clean" if clean else attack_of(attack)
+        name = CLEAN if clean else attack_of(attack)
         share, start = (0.0, 1) if clean else (attack["fraction"], attack["start"])
         method = ROOTED if rule["name"] == GUARD and rule["root"] else rule["name"]
         found[Setting(data, config["partition"]["alpha"], name, share, start), method][run.seed] = run
@@ -124,7 +136,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def loss(found: Results, setting: Setting, method: str) -> float | None:
     """Clean minus attacked AUROC, over the seeds that both have."""
-    clean = found.get((Setting(setting.data, setting.alpha, "clean", 0.0, 1), method), {})
+    clean = found.get((setting.unattacked, method), {})
     attacked = found[setting, method]
     seeds = set(clean) & set(attacked)
     return auroc(clean, seeds) - auroc(attacked, seeds) if seeds else None
@@ -136,10 +148,10 @@ def rivals(found: Results) -> list[str]:
 
 
 def clean_table(found: Results) -> str:
-    places = sorted({(s.data, s.alpha) for s, m in found if s.attack == "clean" and m == GUARD})
+    places = sorted({(s.data, s.alpha) for s, m in found if s.attack == CLEAN and m == GUARD})
 
     def row(method: str) -> list[str]:
-        runs = [found.get((Setting(*place, "clean", 0.0, 1), method), {}) for place in places]
+        runs = [found.get((Setting(*place, CLEAN, 0.0, 1), method), {}) for place in places]
         rates = [detected(here, "fpr") if method in (GUARD, ROOTED) else None for here in runs]
         told = [
             (number(auroc(here)) if here else "–") + (f", {rate:.3f}" if rate is not None else "")
@@ -161,9 +173,7 @@ def cell(found: Results, setting: Setting, method: str) -> str:
 
 
 def attacked_table(found: Results, data: str, alpha: float, share: float) -> str:
-    chosen = [
-        (s, m) for s, m in found if (s.data, s.alpha, s.share) == (data, alpha, share) and s.attack != "clean"
-    ]
+    chosen = [(s, m) for s, m in found if s.place == (data, alpha, share) and s.attacked]
     names = sorted({s.attack for s, m in chosen if m in (GUARD, ROOTED)})
     columns = [(start, method) for method in (GUARD, ROOTED) for start in (1, 15)]
     columns = [c for c in columns if any((s.start, m) == c for s, m in chosen)]
@@ -178,24 +188,23 @@ def attacked_table(found: Results, data: str, alpha: float, share: float) -> str
     return table(head, rows)
 
 
-def reason(setting: Setting, method: str, found: Results, known: Results) -> str:
+def reason(setting: Setting, method: str, found: Results) -> str:
     """Why that much is lost: where the attackers were found, by what is lost when they are known; else the attack's."""
-    left_out = replace(setting, attack=LEFT_OUT), method
-    if (detected(found[setting, method], "tpr") or 0.0) < FOUND or left_out not in known:
+    left_out = replace(setting, attack=LEFT_OUT)
+    if (detected(found[setting, method], "tpr") or 0.0) < FOUND or (left_out, method) not in found:
         return REASONS.get(setting.attack, "Not all attackers are found; the cause was not looked into.")
-    attacked, told = auroc(found[setting, method]), auroc(known[left_out])
-    clean = auroc(found[Setting(setting.data, setting.alpha, "clean", 0.0, 1), method])
-    return MISSED if clean - told >= told - attacked else CAUTIOUS[method]
+    lost, missed = loss(found, setting, method), loss(found, left_out, method)
+    return MISSED if lost is not None and missed is not None and missed >= lost / 2 else CAUTIOUS[method]
 
 
-def losers(found: Results, known: Results, method: str) -> tuple[int, int, str]:
+def losers(found: Results, method: str) -> tuple[int, int, str]:
     """How many attacked settings there are, how many lose more than is tolerated, and which these are, by cause."""
-    lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attack != "clean"]
-    measured = [(value, s) for value, s in lost if value is not None]
-    bad = sorted(((v, s) for v, s in measured if v > TOLERATED), key=lambda item: -item[0])
+    lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attacked]
+    known = [(value, s) for value, s in lost if value is not None]
+    bad = sorted(((v, s) for v, s in known if v > TOLERATED), key=lambda item: -item[0])
     causes: dict[str, list[tuple[float, Setting]]] = defaultdict(list)
     for value, setting in bad:
-        causes[reason(setting, method, found, known)].append((value, setting))
+        causes[reason(setting, method, found)].append((value, setting))
     lines = []
     for cause, cases in causes.items():
         lines.append(f"- {cause} ({len(cases)} setting{'s' * (len(cases) > 1)}.)")
@@ -204,26 +213,24 @@ def losers(found: Results, known: Results, method: str) -> tuple[int, int, str]:
             onset = f" from {s.start}" if s.start > 1 else ""
             by_attack[s.attack].append(f"{s.data} α {s.alpha:g} {100 * s.share:.0f} %{onset} −{value:.3f}")
         lines += [f"  - {attack}: {'; '.join(told)}" for attack, told in by_attack.items()]
-    return len(measured), len(bad), "\n".join(lines)
+    return len(known), len(bad), "\n".join(lines)
 
 
-def overview(found: Results, known: Results) -> str:
+def overview(found: Results) -> str:
     """How many of the attacked settings are held, the worst mean, and what is left when attackers are known."""
     rows = []
-    for place in sorted({(s.data, s.alpha, s.share) for s, m in found if m == GUARD and s.attack != "clean"}):
+    for place in sorted({s.place for s, m in found if m == GUARD and s.attacked}):
         row = [f"{place[0]}, α {place[1]:g}, {100 * place[2]:.0f} %"]
         for method in (GUARD, ROOTED):
             here = {
-                s: runs
-                for (s, m), runs in found.items()
-                if m == method and s.attack != "clean" and (s.data, s.alpha, s.share) == place
+                s: runs for (s, m), runs in found.items() if m == method and s.attacked and s.place == place
             }
             losses = [value for s in here if (value := loss(found, s, method)) is not None]
             held = sum(1 for value in losses if value <= TOLERATED)
             means = {s: auroc(runs) for s, runs in here.items()}
             at = worst(means)
             onset = f" from {at.start}" if at.start > 1 else ""
-            told = known.get((Setting(*place[:2], LEFT_OUT, place[2], 1), method))
+            told = found.get((Setting(*place[:2], LEFT_OUT, place[2], 1), method))
             row += [
                 f"{held} of {len(losses)}",
                 f"{means[at]:.3f} ({at.attack}{onset})",
@@ -259,31 +266,29 @@ def worst(means: dict[Setting, float]) -> Setting:
 
 def worst_cases(found: Results) -> str:
     """Every rule's worst mean on each dataset, over the attacked settings and seeds that all of them went through."""
-    methods, columns = [GUARD, ROOTED, *rivals(found)], {}
-    for data in sorted({s.data for s, _ in found}):
-        ran: dict[str, Results] = {
-            m: {key: runs for key, runs in found.items() if key[1] == m and attacked_on(data, key[0])}
-            for m in methods
-        }
-        ground = set.intersection(*[{s for s, _ in keys} for keys in ran.values() if keys])
-        seeds = set.intersection(*[set(found[s, m]) for m in methods if ran[m] for s in ground])
-        means = {m: {s: auroc(found[s, m], seeds) for s in ground} for m in methods if ran[m]}
+    methods = [GUARD, ROOTED, *rivals(found)]
+    columns: dict[str, dict[str, tuple[float, str]]] = {}
+    for data in sorted({s.data for s, _ in found if s.attacked}):
+        ran = {m: {s for s, by in found if by == m and s.data == data and s.attacked} for m in methods}
+        there = [m for m in methods if ran[m]]
+        ground = set.intersection(*[ran[m] for m in there])
+        seeds = set.intersection(*[set(found[s, m]) for m in there for s in ground]) if ground else set()
+        if not seeds:
+            continue
+        means = {m: {s: auroc(found[s, m], seeds) for s in ground} for m in there}
         columns[f"{data} ({len(ground)} attacks, {len(seeds)} seeds)"] = {
             m: (here[at], at.attack) for m, here in means.items() for at in [worst(here)]
         }
-    whole = [column for column in columns.values() if len(column) == len(methods)] or list(columns.values())
-    order = sorted(methods, key=lambda m: -fmean([column[m][0] for column in whole if m in column] or [0.0]))
-    rows = [
-        [m, "yes" if with_server_data(m) else "", *[
-            f"{column[m][0]:.3f} ({column[m][1]})" if m in column else "–" for column in columns.values()
-        ]]
-        for m in order
-    ]  # fmt: skip
-    return table(["rule", "data of the server's", *columns], rows)
+    # Ranked where all of them were, or those that were spared a hard dataset would come first.
+    ranked = [column for column in columns.values() if len(column) == len(methods)]
+    methods.sort(key=lambda m: -sum(column[m][0] for column in ranked))
 
+    def row(method: str) -> list[str]:
+        told = [column.get(method) for column in columns.values()]
+        cells = [f"{here[0]:.3f} ({here[1]})" if here else "–" for here in told]
+        return [method, "yes" if with_server_data(method) else "", *cells]
 
-def attacked_on(data: str, setting: Setting) -> bool:
-    return setting.data == data and setting.attack != "clean"
+    return table(["rule", "data of the server's", *columns], map(row, methods))
 
 
 def with_server_data(method: str) -> bool:
@@ -302,7 +307,7 @@ def worst_anywhere(found: Results) -> str:
             means = {
                 s: auroc(runs)
                 for (s, m), runs in found.items()
-                if m == method and s.data == data and s.attack != "clean"
+                if m == method and s.data == data and s.attacked
             }
             if means:
                 at = worst(means)
@@ -360,22 +365,20 @@ def planned() -> set[str]:
 def section(runs: list[Run], plan: int) -> str:
     found = collect(runs)
     drifting = [run for run in runs if run.finished and run.config["name"] == "guard-drift"]
-    main = {k: v for k, v in found.items() if k[0].data != "synthetic" and k[0].attack != LEFT_OUT}
-    known = {k: v for k, v in found.items() if k[0].attack == LEFT_OUT}
+    main = {key: value for key, value in found.items() if key[0].data != "synthetic"}
     finished = sum(map(len, found.values()))
     extent = (
         "all that the presets plan"
         if finished == plan
         else f"of {plan:,} that the presets plan (every table says how many seeds it has)"
     )
-    places: Callable[[Setting], tuple[str, float, float]] = lambda s: (s.data, s.alpha, s.share)  # noqa: E731
     tables = [
         attacked_table(main, *place)
-        for place in sorted({places(s) for s, m in main if s.attack != "clean" and m in (GUARD, ROOTED)})
+        for place in sorted({s.place for s, m in main if s.attacked and m in (GUARD, ROOTED)})
     ]
     losses = []
     for method in (GUARD, ROOTED):
-        count, bad, lines = losers(main, known, method)
+        count, bad, lines = losers(main, method)
         losses.append(
             f"`{method}`: {count - bad} of {count} attacked settings lose at most {TOLERATED} AUROC "
             f"against the rule's own clean run of the same seeds.\n\n{lines}".rstrip()
@@ -412,7 +415,7 @@ The guard's worst means over all its own runs:
 Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same
 seeds. Told who attacks, the rule leaves them out from the first round on (preset `guard-oracle`):
 
-{overview(main, known)}
+{overview(main)}
 
 ### The attacks that must be found
 
