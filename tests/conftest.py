@@ -19,10 +19,13 @@ def chromium():
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium):
-    """A real browser that talks to nobody by itself, one a test process: Playwright does not start twice in one. Tests
-    that need it skip where there is none."""
+    """A real browser that talks to nobody by itself. Tests that need it skip where there is none.
+
+    One at a time in a test process, since Playwright does not start twice, and for a module only: what stops a
+    federation ends every child of its process, a browser left over among them.
+    """
     if chromium is None:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

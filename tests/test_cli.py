@@ -56,6 +56,7 @@ def test_help_and_version():
     assert wardround("--version").stdout.startswith("wardround 0.")
 
 
+@pytest.mark.slow
 def test_bad_input_in_a_real_process(tmp_path):
     told = wardround("run", "nowhere.yaml", cwd=tmp_path)
     assert told.returncode == 2

@@ -143,6 +143,7 @@ def test_several_processes_write_one_chain(tmp_path):
     assert verify(path) == 120
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path):
     path = tmp_path / "audit.jsonl"
     code = (

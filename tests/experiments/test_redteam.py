@@ -103,6 +103,7 @@ def test_attacks_can_be_left_out_of_mixtures_too(tiny):
         plan(tiny, without=set(candidates()) - {"mix"})  # a mixture of nothing
 
 
+@pytest.mark.slow
 def test_a_mixture_with_defaults_does_without_what_is_left_out(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "candidates", lambda without: ("mix",))
     left_out = ("noise", "label-flip")  # what a mixture is made of by default

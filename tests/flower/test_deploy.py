@@ -101,6 +101,7 @@ def test_a_private_key_that_others_can_read(hospital, keys):
         Joiner.load(hospital())
 
 
+@pytest.mark.slow
 def test_mistakes_on_the_command_line_are_one_line(tmp_path):
     program = str(Path(sys.executable).parent / "wardround")
     wrong = tmp_path / "nowhere.yaml"
@@ -228,6 +229,7 @@ def test_nothing_outlives_its_parent(tmp_path, number):
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_is_named_with_its_last_words(tmp_path):
     with Processes(tmp_path, dict(os.environ)) as processes:
         processes.start("superlink", [sys.executable, "-c", "raise SystemExit('no such database')"])

@@ -231,6 +231,7 @@ def messages(response):
             message = {}
 
 
+@pytest.mark.slow
 def test_a_stream_tells_what_happens_and_goes_on_after_a_break(server, growing):
     run = growing().add(2)
     name = wait_for(lambda: httpx.get(f"{server}/api/runs").json())[0]["id"]

@@ -75,6 +75,7 @@ def test_results_are_those_of_the_sequential_engine_to_the_last_bit(workers, fed
     assert children() == before
 
 
+@pytest.mark.slow
 def test_new_samples_targets_and_more_clients_reach_running_workers(federation, objective):
     model, params = network(), TrainingParams(batch_size=4)
     start = weights_of(model)
