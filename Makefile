@@ -23,7 +23,7 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/run.py
 
 docs: .venv/.dev  ## site/index.html, with every warning an error
-	$(BIN)/python docs/build_site.py site
+	$(BIN)/python docs/tools/build_site.py site
 
 # The page is tested in a real browser. Where none can be installed, those tests skip and say so.
 browser:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from wardround import Updates, aggregators, attacks
+from wardround.aggregators.fedbnp import fingerprints, practice
 from wardround.attacks import Knowledge
-from wardround.detection import fingerprints, practice
 from wardround.randomness import torch_generator
 
 CLIENTS, SECONDS, MEMORY = 20, 1.5, 2.0

@@ -21,13 +21,17 @@ from pathlib import Path
 
 import yaml
 
-from wardround.experiments.folder import RunFolder
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.processes import free_port
+from wardround.runs.folder import RunFolder
 
 DATA = {"name": "synthetic", "samples": 6000, "features": 64}
 MODEL = {"name": "mlp", "hidden": [1080, 1040]}
-PARTS = {"server app": b"flwr-serverapp", "SuperLink": b"flower-superlink", "gate": b"wardround.flower.gate"}
+PARTS = {
+    "server app": b"flwr-serverapp",
+    "SuperLink": b"flower-superlink",
+    "gate": b"wardround.flower.server.gateway",
+}
 PROGRAM = str(Path(sys.executable).parent / "wardround")
 PATIENCE = 3600.0
 

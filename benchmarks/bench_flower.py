@@ -22,13 +22,13 @@ from typing import Any
 import yaml
 
 from wardround.errors import MissingExtra
-from wardround.experiments.config import load_config
-from wardround.experiments.runner import run
 from wardround.federation.rounds import RoundResult
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
-from wardround.flower.coordinator import coordinate
-from wardround.flower.inline import InlineGrid
+from wardround.flower.inline_grid import InlineGrid
+from wardround.flower.server.coordinator import coordinate
+from wardround.runs.config import load_config
+from wardround.runs.runner import run
 
 ICU: dict[str, Any] = {
     "dataset": {"name": "icu"},

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from wardround.report.live.feed import Feed
+from wardround.live.feed import Feed
 
 SHORT = 10
 LOOKS = 25

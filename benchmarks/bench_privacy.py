@@ -22,10 +22,10 @@ import torch
 
 from wardround import Updates, aggregators
 from wardround.experiments import expand, load_config, override, presets, run
-from wardround.privacy.ciphers import new_secret, public_side
-from wardround.privacy.ckks import MODULUS_BITS, RING_DIMENSION, CkksSecret, security_bits
-from wardround.privacy.pads import Pad
-from wardround.privacy.paillier import KEY_BITS, PER_CIPHERTEXT
+from wardround.privacy.encryption.ciphers import new_secret, public_side
+from wardround.privacy.encryption.ckks import MODULUS_BITS, RING_DIMENSION, CkksSecret, security_bits
+from wardround.privacy.encryption.pads import Pad
+from wardround.privacy.encryption.paillier import KEY_BITS, PER_CIPHERTEXT
 
 Value = TypeVar("Value")
 CLIENTS = 10
@@ -113,7 +113,7 @@ def bench_caac(rounds: int) -> None:
 def bench_fedmed(out: Path) -> None:
     """The preset fedmed-icu-encrypted beside the same runs in the clear; what is finished in `out` is not repeated."""
     print(f"{'liars':>11} {'clip':>11} {'auroc':>7} {'encrypted':>9} {'refused':>9} {'liars weigh':>12}")
-    for config in expand(*presets.matrix_from("fedmed-icu-encrypted")):
+    for config in expand(*presets.load_matrix("fedmed-icu-encrypted")):
         plain, hidden = (
             run(load_config(override(config.plain(), {"privacy.mode": mode})), out)
             for mode in ("plaintext", "encrypted-fedmed")

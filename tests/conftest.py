@@ -1,6 +1,7 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,3 +42,23 @@ def browser(chromium):
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def tiny():
+    """A configuration that runs in a blink: 6 clients of a generated table."""
+    return {
+        "name": "tiny",
+        "dataset": {"name": "synthetic", "samples": 400, "features": 6},
+        "partition": {"name": "dirichlet", "clients": 6, "alpha": 0.5},
+        "model": {"name": "mlp", "hidden": [8]},
+        "rounds": 6,
+    }
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test prepares into a folder of its own."""
+    root = tmp_path / "cache"
+    monkeypatch.setenv("WARDROUND_DATA", str(root))
+    return root

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from wardround import aggregators, attacks, datasets, models
-from wardround.cli import app
+from wardround.cli.main import app
 from wardround.experiments import RunConfig, expand, load_config
 
 ROOT = Path(__file__).parent.parent

@@ -113,12 +113,12 @@ def test_the_wheel_runs_the_demo_in_a_clean_environment(handed_out, tmp_path):
     wheel, archive = handed_out
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert tracked_data() <= inside, "what the package reads is in it"
-    assert {"wardround/datasets/files/support2.csv.gz", "wardround/experiments/presets/demo.yaml"} <= inside
+    assert {"wardround/datasets/files/support2.csv.gz", "wardround/protocols/own/presets/demo.yaml"} <= inside
     assert not [name for name in inside if name.startswith(("tests", "docs", "benchmarks"))]
     with tarfile.open(archive) as source:
         packed = {name.partition("/")[2] for name in source.getnames()}
     assert {"README.md", "LICENSE", "CITATION.cff", "Makefile", "requirements.txt", "docs/index.md"} <= packed
-    assert {"tests/test_packaging.py", "docs/build_site.py", "benchmarks/run.py"} <= packed
+    assert {"tests/test_packaging.py", "docs/tools/build_site.py", "benchmarks/run.py"} <= packed
 
     own = clean_environment(tmp_path / "environment")
     subprocess.run(

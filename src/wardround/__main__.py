@@ -1,6 +1,6 @@
 """`python -m wardround` is `wardround`."""
 
-from wardround.cli import main
+from wardround.cli.main import main
 
 if __name__ == "__main__":
     main()

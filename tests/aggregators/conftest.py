@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wardround import Updates
-from wardround.aggregators import compiled
+from wardround.aggregators._math import compiled
 
 DATA = Path(__file__).parent / "data"
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from wardround import Layout, aggregators
-from wardround.aggregators import sparsified
+from wardround.aggregators._math import sparsified
 
 
 def lasa_by_definition(matrix, layout, s, lambda_n, lambda_s, dense=False):

@@ -1,7 +1,7 @@
 import pytest
 
-from wardround.experiments.folder import RunFolder
-from wardround.experiments.summary import summarize
+from wardround.runs.folder import RunFolder
+from wardround.runs.summary import summarize
 
 
 def lines_of(byzantine, start, flags, weights, clients, rounds):

@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "analysis_core.ipynb"
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
-    values, where = presets.matrix_from("demo")
+    values, where = presets.load_matrix("demo")
     values["base"]["rounds"] = 17  # the demo's attack begins in round 15
     values["axes"]["aggregator.name"] = ["fedavg", "caac"]
     values["seeds"] = [0, 1]

@@ -1,4 +1,4 @@
-"""Small made-up data, a cache of the test's own, and the real data where it is kept beside the project."""
+"""Small made-up data, and the real data where it is kept beside the project."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import numpy as np
 import pytest
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test prepares into a folder of its own."""
-    root = tmp_path / "cache"
-    monkeypatch.setenv("WARDROUND_DATA", str(root))
-    return root
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def a_browser_finds_without_a_network(browser, site):
 def test_the_site(tmp_path, request, chromium):
     """One test: the site is built once, not once a worker."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "build_site.py"), str(tmp_path)],
+        [sys.executable, str(ROOT / "docs" / "tools" / "build_site.py"), str(tmp_path)],
         capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

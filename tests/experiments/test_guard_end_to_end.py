@@ -3,8 +3,8 @@
 import pytest
 
 from wardround.experiments import load_config
-from wardround.experiments.runner import build
-from wardround.experiments.summary import detection
+from wardround.runs.runner import build
+from wardround.runs.summary import detection
 from wardround.threads import one_thread
 
 ROUNDS = 25

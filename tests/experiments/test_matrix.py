@@ -57,9 +57,9 @@ def test_a_wrong_matrix(matrix, message):
 
 def test_every_preset_expands():
     for name in presets.available():
-        assert expand(*presets.matrix_from(name))
+        assert expand(*presets.load_matrix(name))
     with pytest.raises(ConfigError, match="did you mean 'demo'"):
-        presets.matrix_from("dmo")
+        presets.load_matrix("dmo")
 
 
 @pytest.mark.slow

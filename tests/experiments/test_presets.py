@@ -18,7 +18,7 @@ EXPECTED = {
 
 
 def configs(name):
-    values, where = presets.matrix_from(name)
+    values, where = presets.load_matrix(name)
     return expand(values, where)
 
 
@@ -122,7 +122,7 @@ def test_fedmed_crosses_liars_and_clipping():
 
 def test_an_unknown_preset_is_told_the_known_ones():
     with pytest.raises(ConfigError, match="did you mean 'caac-core'"):
-        presets.matrix_from("caac-cor")
+        presets.load_matrix("caac-cor")
 
 
 def test_the_guards_tables_leave_no_rule_and_no_attack_out():

@@ -14,12 +14,12 @@ SLACK = 0.03  # other processors and versions round differently, and 25 rounds c
 
 def recorded() -> list[float]:
     """What each attack of the preset costs, as its file says."""
-    file = resources.files("wardround.experiments").joinpath(f"presets/{PRESET}.yaml")
+    file = resources.files("wardround").joinpath("protocols", "own", "presets", f"{PRESET}.yaml")
     return [float(lost) for lost in re.findall(r"# lost ([\d.]+)$", file.read_text(encoding="utf-8"), re.M)]
 
 
 def test_every_kept_attack_has_its_loss_on_record():
-    matrix, _ = presets.matrix_from(PRESET)
+    matrix, _ = presets.load_matrix(PRESET)
     attacks = [run["attack"] for run in matrix["runs"]]
     assert attacks[0] == {"name": "none"}
     assert len(recorded()) == len(attacks) - 1
@@ -28,7 +28,7 @@ def test_every_kept_attack_has_its_loss_on_record():
 
 @pytest.mark.slow
 def test_kept_attacks_do_no_more_harm_than_is_on_record(tmp_path):
-    matrix, where = presets.matrix_from(PRESET)
+    matrix, where = presets.load_matrix(PRESET)
     clean, *attacked = matrix["runs"]
     worst_of_kind: dict[str, tuple[dict, float]] = {}
     for run, lost in zip(attacked, recorded(), strict=True):

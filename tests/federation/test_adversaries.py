@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wardround.experiments import load_config
-from wardround.experiments.runner import build
+from wardround.runs.runner import build
 
 TINY = {
     "dataset": {"name": "synthetic", "samples": 600, "features": 6},

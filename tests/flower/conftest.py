@@ -8,8 +8,8 @@ from flwr.app import Message
 
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
-from wardround.flower.coordinator import coordinate
-from wardround.flower.inline import InlineGrid
+from wardround.flower.inline_grid import InlineGrid
+from wardround.flower.server.coordinator import coordinate
 
 SMALL = {
     "name": "small",
@@ -81,7 +81,7 @@ class Town:
 
     @property
     def folder(self):
-        from wardround.experiments.folder import RunFolder
+        from wardround.runs.folder import RunFolder
 
         return RunFolder(self.out / self.config.run.run_name)
 

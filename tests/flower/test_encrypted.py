@@ -7,15 +7,15 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from wardround.errors import WardroundError
-from wardround.experiments.config import load_config
-from wardround.experiments.runner import run
 from wardround.flower.config import hospital_from
-from wardround.flower.hospital import Hospital
+from wardround.flower.hospital.hospital import Hospital
 from wardround.flower.messages import Note
 from wardround.flower.workshop import order_of
-from wardround.privacy.service import StewardService
-from wardround.privacy.steward import DEPOSITS, PADDED_SUMS
-from wardround.privacy.vault import Vault, key_path, server_key
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS
+from wardround.privacy.encryption.steward_service import StewardService
+from wardround.privacy.encryption.vault import Vault, key_path, server_key
+from wardround.runs.config import load_config
+from wardround.runs.runner import run
 
 CLIENTS = [f"hospital-{i:02d}" for i in range(5)]
 RULES = {PADDED_SUMS: "fedmed", DEPOSITS: "caac"}

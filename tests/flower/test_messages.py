@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from wardround.errors import WardroundError
 from wardround.flower.messages import Note, from_records, pack, to_records, unpack
-from wardround.privacy.wire import pack_message
+from wardround.privacy.encryption.wire import pack_message
 
 NOTE = Note(
     {"kind": "train", "round": 3, "policy": {"prox_mu": None}},

@@ -2,8 +2,8 @@
 
 import pytest
 
-from wardround.experiments.config import load_config
-from wardround.experiments.runner import run
+from wardround.runs.config import load_config
+from wardround.runs.runner import run
 
 ATTACKS = {"clean": {"name": "none"}, "attacked": {"name": "sign-flip", "fraction": 0.3, "start": 3}}
 DATA = {"dataset": {"name": "synthetic", "samples": 800, "features": 8}}

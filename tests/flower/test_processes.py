@@ -14,9 +14,9 @@ import yaml
 
 pytest.importorskip("flwr")
 
-from wardround.experiments.audit import verify
-from wardround.experiments.folder import RunFolder
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
+from wardround.runs.audit import verify
+from wardround.runs.folder import RunFolder
 
 PATIENCE = 240.0
 """Seconds for anything to happen, on a machine that has other things to do."""

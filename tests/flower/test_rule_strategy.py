@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from wardround import Updates, aggregators
 from wardround.errors import WardroundError
 from wardround.flower import strategy
-from wardround.flower.inline import InlineGrid
+from wardround.flower.inline_grid import InlineGrid
 
 START = {"w": np.zeros((2, 2), np.float32), "b": np.ones(1, np.float32), "counter": np.array(7)}
 

@@ -11,13 +11,13 @@ pytest.importorskip("flwr")
 from flwr.cli.build import build_fab_from_disk
 from typer.testing import CliRunner
 
-from wardround.cli import app
+from wardround.cli.main import app
 from wardround.errors import ConfigError
-from wardround.experiments.folder import RunFolder
 from wardround.flower.config import load_federation
-from wardround.flower.deploy import child_environment
 from wardround.flower.processes import Processes, console_script, free_port
 from wardround.flower.scaffold import write_app
+from wardround.flower.server.serve import child_environment
+from wardround.runs.folder import RunFolder
 
 
 def test_flower_takes_the_folder(tmp_path):

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from wardround.errors import ConfigError
-from wardround.experiments.config import load_config
-from wardround.experiments.runner import run
 from wardround.flower.config import federation_from
 from wardround.flower.simulation import simulate
+from wardround.runs.config import load_config
+from wardround.runs.runner import run
 
 TEXT = """
 name: simulated

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from wardround.privacy.ckks import CkksPublic, CkksSecret
-from wardround.privacy.pads import pad_for, tag_for
-from wardround.privacy.steward import DEPOSITS, PADDED_SUMS, Deposit, Policy, Steward
+from wardround.privacy.encryption.ckks import CkksPublic, CkksSecret
+from wardround.privacy.encryption.pads import pad_for, tag_for
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Deposit, Policy, Steward
 
 CLIENTS = tuple(f"hospital-{i}" for i in range(5))
 

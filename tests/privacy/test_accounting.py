@@ -3,7 +3,7 @@ import math
 import pytest
 
 from wardround.privacy.accounting import Ledger
-from wardround.privacy.refusals import BudgetSpent
+from wardround.privacy.encryption.refusals import BudgetSpent
 
 opacus = pytest.importorskip("opacus.accountants", reason="the extra 'privacy' is not installed")
 

@@ -10,8 +10,8 @@ import yaml
 from wardround import Updates, aggregators
 from wardround.errors import ConfigError
 from wardround.experiments import load_config, run
-from wardround.federation.protection import Protection
 from wardround.privacy.params import MODES, RULES, PrivacyParams
+from wardround.privacy.protection import Protection
 
 CLIENTS = tuple(f"hospital-{i}" for i in range(6))
 DIMENSION = 5000

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators.survey import Survey, Wanted
+from wardround.aggregators._math.survey import Survey, Wanted
 from wardround.errors import ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation, Updates, guard
@@ -267,7 +267,7 @@ class ByzantineBound(Aggregator):
         return {**super().resolved(clients), "f": self.byzantine(clients)}
 
 
-registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators", "wardround.detection")
+registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")
 register = registry.register
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from wardround.aggregators._math.neighbours import krum_scores, repeated_krum
+from wardround.aggregators._math.order_statistics import mean_nearest_median
 from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
-from wardround.aggregators.neighbours import krum_scores, repeated_krum
-from wardround.aggregators.order_statistics import mean_nearest_median
 from wardround.updates import Aggregation, Updates
 
 

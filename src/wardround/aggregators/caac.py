@@ -10,9 +10,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from wardround.aggregators._math.kernels import weighted_sum
+from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
-from wardround.aggregators.kernels import weighted_sum
-from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.updates import Aggregation, Updates
 
 MU, SIGMA, RHO, RELIABILITY, SEEN = range(5)

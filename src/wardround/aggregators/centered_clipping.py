@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators._math.kernels import centred_gram, weighted_sum
 from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
-from wardround.aggregators.kernels import centred_gram, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 

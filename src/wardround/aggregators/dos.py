@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wardround.aggregators._math.copod import copod_scores
+from wardround.aggregators._math.kernels import CentredGram, weighted_sum
 from wardround.aggregators.base import Aggregator, Context, Wanted, register
-from wardround.aggregators.copod import copod_scores
-from wardround.aggregators.kernels import CentredGram, weighted_sum
 from wardround.updates import Aggregation, Updates
 
 

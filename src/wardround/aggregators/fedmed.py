@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wardround.aggregators._math.kernels import weighted_sum
+from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
-from wardround.aggregators.kernels import weighted_sum
-from wardround.aggregators.order_statistics import GAUSSIAN_MAD
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 

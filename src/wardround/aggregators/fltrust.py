@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, Wanted, register
-from wardround.aggregators.kernels import weighted_sum
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 

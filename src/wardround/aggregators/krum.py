@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from wardround.aggregators._math.neighbours import krum_order, krum_scores
 from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
-from wardround.aggregators.neighbours import krum_order, krum_scores
 from wardround.updates import Aggregation, Updates
 
 

@@ -9,8 +9,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators._math.sparsified import (
+    Piece,
+    kept_statistics,
+    magnitude_limits,
+    pieces_of,
+    sum_kept,
+)
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
-from wardround.aggregators.sparsified import Piece, kept_statistics, magnitude_limits, pieces_of, sum_kept
 from wardround.updates import Aggregation, Layout, Updates
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, register
-from wardround.aggregators.kernels import weighted_sum
 from wardround.updates import Aggregation, Updates
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from pydantic import Field
 
+from wardround.aggregators._math.kernels import weighted_sum
+from wardround.aggregators._math.neighbours import krum_order, krum_scores
 from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
-from wardround.aggregators.kernels import weighted_sum
-from wardround.aggregators.neighbours import krum_order, krum_scores
 from wardround.updates import Aggregation, Updates
 
 

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
-from wardround.aggregators.kernels import weighted_sum
 from wardround.updates import Aggregation, Updates
 
 Vector = NDArray[Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 from wardround.analysis import clients as judged
 from wardround.analysis.runs import CLEAN, Run
-from wardround.experiments.summary import SUPPRESSED_BELOW, detection, detection_latency, rates_by_round
+from wardround.runs.summary import SUPPRESSED_BELOW, detection, detection_latency, rates_by_round
 
 __all__ = ["MEASURES", "Measure", "Measured", "measure_all"]
 

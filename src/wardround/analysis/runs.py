@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wardround.experiments.folder import RunFolder, find_runs
+from wardround.runs.folder import RunFolder, find_runs
 
 __all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
 

@@ -1,11 +1,12 @@
 """Experiments: configuration, run folders, checkpoints, the runner and matrices of runs."""
 
-from wardround.experiments import presets, scenarios
-from wardround.experiments.config import RunConfig, load_config, override, read_yaml
+from wardround.experiments import presets
 from wardround.experiments.events import Event
-from wardround.experiments.folder import RunFolder, find_runs
 from wardround.experiments.matrix import expand, run_many
-from wardround.experiments.runner import run
+from wardround.experiments.presets import override
+from wardround.runs.config import RunConfig, load_config, read_yaml
+from wardround.runs.folder import RunFolder, find_runs
+from wardround.runs.runner import run
 
 __all__ = [
     "Event",
@@ -19,5 +20,4 @@ __all__ = [
     "read_yaml",
     "run",
     "run_many",
-    "scenarios",
 ]

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from wardround.experiments.config import RunConfig, load_config
-from wardround.experiments.folder import RunFolder
+from wardround.runs.config import RunConfig, load_config
+from wardround.runs.folder import RunFolder
 
 __all__ = ["Estimate", "estimate"]
 
@@ -101,7 +101,7 @@ def _try_out(pipe: Connection, configs: list[dict[str, Any]]) -> None:
     import torch
 
     from wardround.errors import WardroundError
-    from wardround.experiments.runner import build
+    from wardround.runs.runner import build
 
     torch.set_num_threads(1)
     for values in configs:

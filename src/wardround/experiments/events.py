@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.errors import WardroundError
-from wardround.experiments.config import load_config
+from wardround.runs.config import load_config
 
 __all__ = ["ATTEMPTS", "Event", "Listener", "run_and_tell"]
 
@@ -37,7 +37,7 @@ Listener = Callable[[Event], None]
 
 def run_and_tell(values: dict[str, Any], out: Path, tell: Listener) -> Event:
     """Run one configuration in this process; whatever happens becomes an event."""
-    from wardround.experiments.runner import run
+    from wardround.runs.runner import run
 
     config = load_config(values)
     name = config.run_name

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wardround.errors import ConfigError, did_you_mean
-from wardround.experiments.config import RunConfig, dotted, load_config, override
 from wardround.experiments.events import Event, Listener
-from wardround.experiments.folder import RunFolder
+from wardround.experiments.presets import override
+from wardround.runs.config import RunConfig, dotted, load_config
+from wardround.runs.folder import RunFolder
 
 __all__ = ["Executor", "expand", "run_many"]
 
@@ -88,9 +89,9 @@ def _executor(
     if name == "local":
         if ray_address is not None:
             raise ConfigError("--ray-address goes with --executor ray")
-        from wardround.experiments.workers import work_off
+        from wardround.experiments.local_executor import work_off
 
         return work_off
-    from wardround.experiments.cluster import work_off_on_ray
+    from wardround.experiments.ray_executor import work_off_on_ray
 
     return lambda configs, out, jobs, listen: work_off_on_ray(configs, out, jobs, listen, ray_address)

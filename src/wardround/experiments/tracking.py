@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wardround.errors import ConfigError, require
-from wardround.experiments.config import RECORD
 from wardround.experiments.events import Event, Listener
-from wardround.experiments.folder import RunFolder
+from wardround.runs.config import RECORD
+from wardround.runs.folder import RunFolder
 
 __all__ = ["Backend", "tracked"]
 

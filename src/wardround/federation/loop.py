@@ -19,10 +19,10 @@ from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset
 from wardround.datasets.partition import Assignment
 from wardround.federation.client_half import ClientHalf, objective_of
-from wardround.federation.protection import Protection
 from wardround.federation.rounds import RoundResult, Schedule, peak_memory_mb, timed
 from wardround.federation.server_half import ServerHalf
 from wardround.privacy.params import PrivacyParams
+from wardround.privacy.protection import Protection
 from wardround.randomness import numpy_generator
 from wardround.training.base import ClientData, Trainer, TrainingParams
 from wardround.updates import Aggregation, Updates

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, sample_weights
-from wardround.aggregators.kernels import weighted_sum
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import evaluate, predict
-from wardround.federation.protection import Protection
+from wardround.federation.practice_ground import Server
 from wardround.federation.rounds import RoundResult, Schedule, timed
-from wardround.federation.server import Server
+from wardround.privacy.protection import Protection
 from wardround.randomness import numpy_generator, seed_for
 from wardround.training.base import ClientData, ClientTask, Trainer, TrainingParams
 from wardround.updates import Aggregation, Layout, Updates

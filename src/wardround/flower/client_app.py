@@ -18,11 +18,11 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from wardround.errors import ConfigError, WardroundError
+from wardround.flower.hospital.trainer_daemon import ask, resident_socket
 from wardround.flower.messages import Note, from_records, pack, to_records, unpack
-from wardround.flower.resident import ask, resident_socket
 
 if TYPE_CHECKING:
-    from wardround.flower.hospital import Hospital
+    from wardround.flower.hospital.hospital import Hospital
 
 __all__ = ["app"]
 
@@ -74,7 +74,7 @@ def _hospital_of(context: Context) -> Hospital:
 @lru_cache(maxsize=1)
 def _from_file(path: str) -> Hospital:
     from wardround.flower.config import load_hospital
-    from wardround.flower.hospital import Hospital
+    from wardround.flower.hospital.hospital import Hospital
 
     return Hospital(load_hospital(Path(path)))
 
@@ -82,6 +82,6 @@ def _from_file(path: str) -> Hospital:
 @lru_cache(maxsize=1024)
 def _simulated(path: str, text: str, part: int) -> Hospital:
     from wardround.flower.config import given
-    from wardround.flower.hospital import Hospital
+    from wardround.flower.hospital.hospital import Hospital
 
     return Hospital.simulated(given(path, text), part)

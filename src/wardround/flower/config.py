@@ -20,8 +20,8 @@ from wardround import aggregators, attacks, datasets
 from wardround.attacks.base import KnowledgeLevel
 from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError, did_you_mean
-from wardround.experiments.config import RunConfig, load_config, read_yaml
 from wardround.registry import Parameters, explain
+from wardround.runs.config import RunConfig, load_config, read_yaml
 from wardround.training.engines import Device, Engine
 
 __all__ = [

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wardround.errors import WardroundError
-from wardround.privacy.wire import pack_message, unpack_message
+from wardround.privacy.encryption.wire import pack_message, unpack_message
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import IO
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.flower import guardian
+from wardround.flower import orphan_reaper as guardian
 
 __all__ = ["Processes", "check_port", "console_script", "free_port", "one_at_a_time"]
 

@@ -23,9 +23,9 @@ from flwr.serverapp.strategy import Strategy
 
 from wardround import aggregators
 from wardround.errors import ConfigError, WardroundError
-from wardround.flower.answers import Answers
-from wardround.flower.exchange import Reply
 from wardround.flower.messages import SAMPLES, Note
+from wardround.flower.server.broker import Reply
+from wardround.flower.server.replies import Answers
 from wardround.updates import Aggregation, Layout
 
 __all__ = ["RuleStrategy"]

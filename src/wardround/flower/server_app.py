@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from wardround.federation.rounds import RoundResult
 from wardround.flower.config import given
-from wardround.flower.coordinator import coordinate
+from wardround.flower.server.coordinator import coordinate
 
 __all__ = ["app"]
 

@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from wardround.errors import ConfigError, require
-from wardround.experiments.folder import RunFolder
 from wardround.flower.client_app import answer
 from wardround.flower.config import FederationConfig
-from wardround.flower.coordinator import Listener, coordinate
+from wardround.flower.server.coordinator import Listener, coordinate
+from wardround.runs.folder import RunFolder
 
 __all__ = ["simulate"]
 

@@ -12,11 +12,11 @@ from torch import nn
 from wardround import models
 from wardround.datasets import Dataset
 from wardround.datasets.base import Task
-from wardround.experiments.config import RunConfig
 from wardround.federation.client_half import objective_of
-from wardround.federation.patient_level import PatientTrainer, fit_for_patients
 from wardround.privacy.params import DpParams
+from wardround.runs.config import RunConfig
 from wardround.training.base import Trainer, TrainingParams
+from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
 from wardround.training.engines import make_trainer
 
 __all__ = ["network_of", "order_of", "trained_for", "work_of"]

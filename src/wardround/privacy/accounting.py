@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from wardround.errors import require
-from wardround.privacy.refusals import BudgetSpent
+from wardround.privacy.encryption.refusals import BudgetSpent
 
 __all__ = ["Ledger", "Release"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_serializer, model_validator
 
 from wardround.privacy.dp import ProfileNoise, analytic_sigma, classical_sigma
-from wardround.privacy.steward import Policy
+from wardround.privacy.encryption.steward import Policy
 from wardround.registry import Parameters
 
 __all__ = ["MODES", "RULES", "DpParams", "Mode", "PrivacyParams", "ProfileNoiseParams"]

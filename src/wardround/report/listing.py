@@ -9,7 +9,7 @@ from rich.table import Table
 
 from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import partition
-from wardround.experiments import presets, scenarios
+from wardround.experiments import presets
 from wardround.registry import Registry
 
 __all__ = ["listing", "listing_table"]
@@ -22,7 +22,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "partitions": partition.registry,
 }
 
-FILES = {"presets": presets.available, "scenarios": scenarios.available}
+FILES = {"presets": presets.available, "scenarios": presets.scenarios}
 
 
 def listing(kind: str) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wardround.analysis.runs import CLEAN, Run
-from wardround.experiments.summary import SUPPRESSED_BELOW
 from wardround.report.figures import ATTACKER, BENIGN, Figure, grouped, onset_line
+from wardround.runs.summary import SUPPRESSED_BELOW
 
 __all__ = ["RUNS_SHOWN", "figures_of_runs", "shown_runs"]
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from wardround import attacks
-from wardround.experiments.config import RunConfig, load_config, override
 from wardround.experiments.redteam.space import candidates
 from wardround.registry import Parameters
+from wardround.runs.config import RunConfig, load_config, override
 
 __all__ = ["METRICS", "Metric", "Plan", "Sampler"]
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from wardround.attacks.search import Choice, Space
 from wardround.errors import ConfigError, WardroundError, require
-from wardround.experiments.config import RunConfig
 from wardround.experiments.events import Event
-from wardround.experiments.folder import RunFolder
+from wardround.experiments.local_executor import work_off
 from wardround.experiments.matrix import run_many
 from wardround.experiments.redteam.plan import Plan
 from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
 from wardround.experiments.redteam.space import candidates, defaults, draw_attack
-from wardround.experiments.workers import work_off
+from wardround.runs.config import RunConfig
+from wardround.runs.folder import RunFolder
 
 __all__ = ["RUNS", "STUDY", "search"]
 

@@ -1,0 +1,137 @@
+"""The site's source: the tracked pages, a page for every member, the API, and the way through them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from sitegen.members import ROOT, attack_page, rule_page, slug, summary
+from wardround import aggregators, attacks
+from wardround.registry import Registry
+
+DOCS = ROOT / "docs"
+NAVIGATION = {
+    "Start": ["start", "concepts", "results"],
+    "The laboratory": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
+    "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
+    "A federation": ["federation", "flower-strategy"],
+    "Reference": ["extending", "api", "cite", "contributing", "changelog"],
+}
+PROJECT_FILES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
+ROOMS = {
+    "wardround.updates": "the data that flows",
+    "wardround.aggregators": "rules",
+    "wardround.attacks": "attacks",
+    "wardround.aggregators.fedbnp": "trust from fingerprints",
+    "wardround.datasets.base": "datasets",
+    "wardround.datasets.partition": "partitions",
+    "wardround.models": "networks",
+    "wardround.training": "local training",
+    "wardround.federation": "the round loop",
+    "wardround.flower": "the same loop on Flower",
+    "wardround.experiments": "configurations, runs and matrices",
+    "wardround.analysis": "tables, statistics, verdicts",
+    "wardround.registry": "members by name",
+    "wardround.randomness": "randomness by name",
+    "wardround.errors": "what can go wrong",
+}
+
+
+def stage(folder: Path) -> None:
+    """Write everything Sphinx reads into an empty folder."""
+    for page in DOCS.glob("*.md"):
+        (folder / page.name).write_text(_within_site(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for source, name in PROJECT_FILES.items():
+        if (ROOT / source).exists():
+            text = _within_site((ROOT / source).read_text(encoding="utf-8"))
+            (folder / name).write_text(text, encoding="utf-8")
+    for picture in [*DOCS.rglob("*.png"), *DOCS.rglob("*.svg")]:
+        target = folder / picture.relative_to(DOCS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, target)
+    _write_members(folder, "rules", aggregators.registry, rule_page)
+    _write_members(folder, "attacks", attacks.registry, attack_page)
+    _write_api(folder)
+    _append_navigation(folder)
+
+
+def _within_site(text: str) -> str:
+    """Links out of docs/ lead to the same pages of the site; files that are no page are named without a link."""
+    for source, name in PROJECT_FILES.items():
+        text = re.sub(rf"\]\((\.\./)?{re.escape(source)}", f"]({name}", text)
+    text = re.sub(r"\]\((?:\.\./)?docs/([\w./#-]+)\)", r"](\1)", text)
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)?README\.md\)", r"[\1](index.md)", text)
+    return re.sub(
+        r"\[([^\]]+)\]\((?:\.\./|src/|tests/|notebooks/|benchmarks/)[^)]*\)|\[([^\]]+)\]\(LICENSE\)",
+        r"\1\2",
+        text,
+    )
+
+
+def _write_members(folder: Path, kind: str, registry: Registry, page_of: Callable[[str], str]) -> None:
+    """A page a member, and on the overview a link wherever a table's first cell names one."""
+    names = registry.available()
+    (folder / kind).mkdir()
+    for name in names:
+        (folder / kind / f"{slug(name)}.rst").write_text(page_of(name), encoding="utf-8")
+    overview = folder / f"{kind}.md"
+    linked = [_with_links(line, kind, names) for line in overview.read_text(encoding="utf-8").split("\n")]
+    listed = "\n".join(
+        f"| [`{name}`]({kind}/{slug(name)}.rst) | {summary(registry.get(name))} |" for name in names
+    )
+    pages = "\n".join(f"{kind}/{slug(name)}" for name in names)
+    overview.write_text(
+        "\n".join(linked)
+        + f"\n\n## A page for each\n\nFormula, parameters, a picture of how it behaves, and an example.\n\n"
+        f"| name | what it does |\n|---|---|\n{listed}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n",
+        encoding="utf-8",
+    )
+
+
+def _with_links(line: str, kind: str, names: list[str]) -> str:
+    if not line.startswith("| `"):
+        return line
+    first, rest = line[2:].split(" |", 1)
+    for name in names:
+        first = re.sub(rf"(?<!\[)`{re.escape(name)}`", f"[`{name}`]({kind}/{slug(name)}.rst)", first)
+    return f"| {first} |{rest}"
+
+
+def _write_api(folder: Path) -> None:
+    """A page a room, from the docstrings of what it exports."""
+    (folder / "api").mkdir()
+    rooms = [room for room in ROOMS if find_spec(room) is not None]
+    for room in rooms:
+        title = f"{room}: {ROOMS[room]}"
+        (folder / "api" / f"{room}.rst").write_text(
+            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {room}\n", encoding="utf-8"
+        )
+    listed = "\n".join(f"- [`{room}`](api/{room}.rst): {ROOMS[room]}" for room in rooms)
+    pages = "\n".join(f"api/{room}" for room in rooms)
+    (folder / "api.md").write_text(
+        "# API reference\n\nFrom the docstrings of what each room of the package exports.\n\n"
+        f"{listed}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n",
+        encoding="utf-8",
+    )
+
+
+def _append_navigation(folder: Path) -> None:
+    """The sidebar: the sections above with the pages that exist, and below them every page nobody has placed."""
+    there = {page.stem for page in folder.glob("*.md")} - {"index"}
+    sections = {title: [page for page in pages if page in there] for title, pages in NAVIGATION.items()}
+    placed = {page for pages in sections.values() for page in pages}
+    sections["More"] = sorted(there - placed)
+    index = folder / "index.md"
+    trees = [
+        f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```"
+        for title, pages in sections.items()
+        if pages
+    ]
+    index.write_text(index.read_text(encoding="utf-8") + "\n\n" + "\n\n".join(trees) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Numerical building blocks of the rules: kernels, order statistics, projections, compiled loops."""

@@ -1,0 +1,307 @@
+"""The compiled loops. All release the GIL and work on a range of columns, so that threads can share them.
+
+Compilation is cached on disk beside this file or, where that folder is read-only, in the user's cache;
+where neither can be written, for the life of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+
+from wardround.aggregators._math.compiled import TILE, vector_code
+
+__all__ = [
+    "RUN",
+    "SCRATCH_COLUMNS",
+    "add_norms_and_dots",
+    "add_pair_distances",
+    "add_signed",
+    "add_squared_norms",
+    "compiled_loop",
+    "gram_kernel",
+    "middle_kernel",
+    "nearest_kernel",
+    "sum_rows",
+]
+
+BLOCK = 1024
+"""Columns that are worked on at a time: a block of all rows stays in the second-level cache."""
+RUN = 8 * BLOCK
+"""Columns of a row that are read in one go where the rows need not meet in the cache: memory likes long runs."""
+SCRATCH_COLUMNS = BLOCK + 16
+"""A block's columns and a register of zeros, so that equal columns of the rows fall into different cache sets."""
+
+# Inside compiled code an intrinsic takes one argument less than its definition, the typing context.
+mean_of_middle: Any = vector_code.mean_of_middle
+mean_of_nearest: Any = vector_code.mean_of_nearest
+add_tile_products: Any = vector_code.add_tile_products
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def compiled_loop(function: Loop, reorder: bool = False) -> Loop:
+    """The function compiled as all loops are; `reorder` where its sums may run in several lanes."""
+    # `reassoc` lets a sum run in several lanes; the order is fixed at compile time, so results repeat.
+    fast = {"contract", "reassoc"} if reorder else False
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fast}
+    compiler: Any = njit
+    loop: Loop
+    try:
+        loop = compiler(cache=True, **options)(function)
+    except RuntimeError:  # numba finds no folder it may write its cache to
+        loop = compiler(**options)(function)
+    return loop
+
+
+@functools.cache
+def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
+    """`kernel(matrix, rows, out, norms, start, stop)`: the mean of the sorted values first…last of each column.
+
+    norms[i] += ‖matrix[i]‖² comes first, run by run: one row after the other is the way the memory is read
+    fastest, and the columns are then in the cache.
+    """
+
+    def middle(matrix: Any, rows: Any, out: Any, norms: Any, start: int, stop: int) -> None:
+        for a in range(start, stop, RUN):
+            b = min(a + RUN, stop)
+            add_squared_norms(matrix, norms, a, b)
+            mean_of_middle(matrix, rows, out, a, b, n, first, last)
+
+    return compiled_loop(middle)
+
+
+@functools.cache
+def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
+    """`kernel(matrix, rows, out, start, stop)`: the mean of the n − dropped values nearest to the median."""
+
+    def nearest(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
+        mean_of_nearest(matrix, rows, out, start, stop, n, dropped)
+
+    return compiled_loop(nearest)
+
+
+def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
+    """out = Σ_i weights[i] · matrix[i], four rows a pass over a run whose sums stay in the cache."""
+    n = matrix.shape[0]
+    total = np.empty(RUN, dtype=weights.dtype)
+    for a in range(start, stop, RUN):
+        b = min(a + RUN, stop)
+        width = b - a
+        part = total[:width]
+        part[:] = 0
+        i = 0
+        while i + 4 <= n:
+            w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+            r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
+            for c in range(width):
+                part[c] += (w0 * r0[c] + w1 * r1[c]) + (w2 * r2[c] + w3 * r3[c])
+            i += 4
+        while i < n:
+            w0, r0 = weights[i], matrix[i, a:b]
+            for c in range(width):
+                part[c] += w0 * r0[c]
+            i += 1
+        row = out[a:b]
+        for c in range(width):
+            row[c] = part[c]
+
+
+def _add_signed(block: Any, bucket: Any, sign: Any, into: Any) -> None:
+    """into[bucket[c], i] += sign[c] · block[i, c], column after column, in float64; a row's sums stay in the cache."""
+    sums = np.empty(into.shape[0], dtype=np.float64)
+    for i in range(block.shape[0]):
+        row = block[i]
+        for b in range(len(sums)):
+            sums[b] = into[b, i]
+        for c in range(len(bucket)):
+            sums[bucket[c]] += sign[c] * np.float64(row[c])
+        for b in range(len(sums)):
+            into[b, i] = sums[b]
+
+
+def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[i] += ‖matrix[i]‖², wholly in float64.
+
+    The memory is slower than the arithmetic; four long rows at a time keep it busiest.
+    """
+    n = matrix.shape[0]
+    i = 0
+    while i + 4 <= n:
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
+        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+        for c in range(stop - start):
+            x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
+            t0 += x0 * x0
+            t1 += x1 * x1
+            t2 += x2 * x2
+            t3 += x3 * x3
+        totals[i] += t0
+        totals[i + 1] += t1
+        totals[i + 2] += t2
+        totals[i + 3] += t3
+        i += 4
+    while i < n:
+        r0 = matrix[i, start:stop]
+        t0 = 0.0
+        for c in range(stop - start):
+            x0 = np.float64(r0[c])
+            t0 += x0 * x0
+        totals[i] += t0
+        i += 1
+
+
+def _add_norms_and_dots(matrix: Any, vector: Any, norms: Any, dots: Any, start: int, stop: int) -> None:
+    """norms[i] += ‖matrix[i]‖² and dots[i] += ⟨matrix[i], vector⟩ in float64; ‖vector‖² comes last in `norms`."""
+    n = matrix.shape[0]
+    v = vector[start:stop]
+    i = 0
+    while i + 4 <= n:
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
+        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+        d0, d1, d2, d3 = 0.0, 0.0, 0.0, 0.0
+        for c in range(stop - start):
+            y = np.float64(v[c])
+            x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
+            t0 += x0 * x0
+            t1 += x1 * x1
+            t2 += x2 * x2
+            t3 += x3 * x3
+            d0 += x0 * y
+            d1 += x1 * y
+            d2 += x2 * y
+            d3 += x3 * y
+        norms[i] += t0
+        norms[i + 1] += t1
+        norms[i + 2] += t2
+        norms[i + 3] += t3
+        dots[i] += d0
+        dots[i + 1] += d1
+        dots[i + 2] += d2
+        dots[i + 3] += d3
+        i += 4
+    while i < n:
+        r0 = matrix[i, start:stop]
+        t0, d0 = 0.0, 0.0
+        for c in range(stop - start):
+            x0 = np.float64(r0[c])
+            t0 += x0 * x0
+            d0 += x0 * np.float64(v[c])
+        norms[i] += t0
+        dots[i] += d0
+        i += 1
+    own = 0.0
+    for c in range(stop - start):
+        y = np.float64(v[c])
+        own += y * y
+    norms[n] += own
+
+
+def _add_gram(
+    matrix: Any,
+    centre: Any,
+    anchor: Any,
+    rows: Any,
+    gram: Any,
+    norms: Any,
+    projections: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle of tiles, in the precision of `rows`.
+
+    Beside it norms[i] += ‖matrix[i]‖² and, where there is an anchor, projections[i] += ⟨matrix[i] − centre,
+    anchor + centre⟩ with ‖anchor + centre‖² in the last place. `rows` is scratch space of SCRATCH_COLUMNS and
+    a multiple of TILE rows and one more, zero where the matrix has none.
+    """
+    n = matrix.shape[0]
+    side = rows.shape[0] - 1
+    base = rows[side]
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        width = b - a
+        if width < BLOCK:
+            rows[:, :] = 0
+        origin = centre[a:b]
+        for i in range(n):
+            source, target = matrix[i, a:b], rows[i]
+            own = rows.dtype.type(0)
+            for c in range(width):
+                x = rows.dtype.type(source[c])
+                target[c] = x - rows.dtype.type(origin[c])
+                own += x * x
+            norms[i] += own
+        if anchor.size:
+            weights = anchor[a:b]
+            own = rows.dtype.type(0)
+            for c in range(width):
+                base[c] = rows.dtype.type(weights[c]) + rows.dtype.type(origin[c])
+                own += base[c] * base[c]
+            projections[n] += own
+            for i in range(n):
+                target = rows[i]
+                seen = rows.dtype.type(0)
+                for c in range(width):
+                    seen += target[c] * base[c]
+                projections[i] += seen
+        ahead = 0
+        for i in range(0, side, TILE):
+            for j in range(i, side, TILE):
+                add_tile_products(rows, i, j, gram, matrix, ahead, b)
+                ahead = min(ahead + 2, max(n - 2, 0))
+
+
+def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[k] += ‖matrix[i] − matrix[j]‖² for the k-th pair (i, j), wholly in float64."""
+    for a in range(start, stop, BLOCK):
+        b = min(a + BLOCK, stop)
+        for k in range(pairs.shape[0]):
+            x, y = matrix[pairs[k, 0], a:b], matrix[pairs[k, 1], a:b]
+            total = 0.0
+            for c in range(b - a):
+                difference = np.float64(x[c]) - np.float64(y[c])
+                total += difference * difference
+            totals[k] += total
+
+
+sum_rows = compiled_loop(_sum_rows)
+add_signed = compiled_loop(_add_signed)
+add_squared_norms = compiled_loop(_add_squared_norms, reorder=True)
+add_norms_and_dots = compiled_loop(_add_norms_and_dots, reorder=True)
+add_gram = compiled_loop(_add_gram, reorder=True)
+add_pair_distances = compiled_loop(_add_pair_distances, reorder=True)
+
+
+@functools.cache
+def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
+    """`kernel(matrix, sample, centre, …)`: `add_gram` about the median of so many sampled rows, left in `centre`.
+
+    Block by block, so that the rows are read once for both. With no rows to take it from, `centre` is given.
+    """
+    if rows_of_centre == 0:
+
+        def about_given(
+            matrix: Any, sample: Any, centre: Any, anchor: Any, rows: Any, gram: Any, norms: Any, projections: Any,
+            start: int, stop: int,
+        ) -> None:  # fmt: skip
+            add_gram(matrix, centre, anchor, rows, gram, norms, projections, start, stop)
+
+        return compiled_loop(about_given)
+    first, last = (rows_of_centre - 1) // 2, rows_of_centre // 2
+
+    def about_median(
+        matrix: Any, sample: Any, centre: Any, anchor: Any, rows: Any, gram: Any, norms: Any, projections: Any,
+        start: int, stop: int,
+    ) -> None:  # fmt: skip
+        for a in range(start, stop, BLOCK):
+            b = min(a + BLOCK, stop)
+            mean_of_middle(matrix, sample, centre, a, b, rows_of_centre, first, last)
+            add_gram(matrix, centre, anchor, rows, gram, norms, projections, a, b)
+
+    return compiled_loop(about_median)

@@ -1,0 +1,234 @@
+"""Straight-line vector code that numba's own front end cannot write: sorting networks and Gram tiles.
+
+Each function here is a numba intrinsic: it emits LLVM instructions on whole vector registers, so a network
+of some hundred comparators compiles in a fraction of a second and keeps its wires in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from wardround.aggregators._math.compiled import TILE
+from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+
+__all__ = ["add_tile_products", "mean_of_middle", "mean_of_nearest"]
+
+REGISTER_BYTES = 64
+
+INDEX, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+DOUBLE = ir.DoubleType()
+
+
+def _index(value: int) -> Any:
+    return ir.Constant(INDEX, value)
+
+
+class _Columns:
+    """Vector-wise access to the columns of an array (a matrix or a vector) inside emitted code."""
+
+    def __init__(self, context: Any, builder: Any, array_type: Any, value: Any) -> None:
+        self.builder = builder
+        self.array = context.make_array(array_type)(context, builder, value)
+        self.itemsize = array_type.dtype.bitwidth // 8
+        self.lanes = REGISTER_BYTES // self.itemsize
+        self.vector = ir.VectorType(context.get_value_type(array_type.dtype), self.lanes)
+        self.wide = ir.VectorType(DOUBLE, self.lanes)
+        # numba's C-contiguous arrays only: a row is as long as the last dimension.
+        self.width = cgutils.unpack_tuple(builder, self.array.shape)[-1]
+
+    def _at(self, row: Any, column: Any) -> Any:
+        b = self.builder
+        offset = column if row is None else b.add(b.mul(row, self.width), column)
+        return b.bitcast(b.gep(self.array.data, [offset]), self.vector.as_pointer())
+
+    def load(self, row: Any, column: Any) -> Any:
+        value = self.builder.load(self._at(row, column))
+        value.align = self.itemsize
+        return value
+
+    def store(self, value: Any, column: Any) -> None:
+        self.builder.store(value, self._at(None, column)).align = self.itemsize
+
+    def prefetch(self, row: Any, column: Any) -> None:
+        """Ask for the line that holds this place; a place that does not exist is ignored."""
+        b = self.builder
+        address = b.bitcast(self._at(row, column), BYTE.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), LANE, LANE, LANE])
+        function = b.module.declare_intrinsic("llvm.prefetch", [BYTE.as_pointer()], kind)
+        # to read (0), into the second-level cache (2), data (1)
+        b.call(function, [address, *(ir.Constant(LANE, value) for value in (0, 2, 1))])
+
+    def widen(self, value: Any) -> Any:
+        return self.builder.fpext(value, self.wide) if self.itemsize < 8 else value
+
+    def narrow(self, value: Any) -> Any:
+        return self.builder.fptrunc(value, self.vector) if self.itemsize < 8 else value
+
+
+def _sorted_wires(builder: Any, wires: list[Any], wanted: range) -> list[Any]:
+    """Compare-exchange whole registers along the network; only the wanted wires end up right."""
+    for low, high in pruned(sorting_network(len(wires)), wanted):
+        a, b = wires[low], wires[high]
+        wires[low] = builder.select(builder.fcmp_ordered("<", a, b), a, b)
+        wires[high] = builder.select(builder.fcmp_ordered(">", a, b), a, b)
+    return wires
+
+
+def _column_loop(
+    context: Any, builder: Any, signature: Any, args: Any, n: int, emit: Callable[[_Columns, list[Any]], Any]
+) -> Any:
+    """out[c] = emit(column c of the given rows) for start ≤ c < stop, a register of columns at a time.
+
+    The last register is moved back to end with the matrix: its columns are computed twice, alike.
+    """
+    matrix = _Columns(context, builder, signature.args[0], args[0])
+    indices = context.make_array(signature.args[1])(context, builder, args[1])
+    rows = [builder.load(builder.gep(indices.data, [_index(k)])) for k in range(n)]
+    out = _Columns(context, builder, signature.args[2], args[2])
+    last = builder.sub(matrix.width, _index(matrix.lanes))
+    with cgutils.for_range_slice(builder, args[3], args[4], _index(matrix.lanes)) as (start, _):
+        column = builder.select(builder.icmp_signed("<", start, last), start, last)
+        wires = [matrix.load(row, column) for row in rows]
+        out.store(emit(matrix, wires), column)
+    return context.get_dummy_value()
+
+
+def _scaled_sum(columns: _Columns, terms: list[Any], count: int) -> Any:
+    builder = columns.builder
+    total = terms[0]
+    for term in terms[1:]:
+        total = builder.fadd(total, term)
+    divisor = ir.Constant(columns.wide, [float(count)] * columns.lanes)
+    return columns.narrow(builder.fdiv(total, divisor))
+
+
+@intrinsic(prefer_literal=True)
+def mean_of_middle(
+    typing: Any, matrix: Any, rows: Any, out: Any, start: Any, stop: Any, n: Any, first: Any, last: Any
+) -> Any:
+    """out[c] = mean of the sorted values first…last (inclusive) of column c over `n` rows."""
+    wanted = range(first.literal_value, last.literal_value + 1)
+
+    def emit(columns: _Columns, wires: list[Any]) -> Any:
+        wires = _sorted_wires(columns.builder, wires, wanted)
+        return _scaled_sum(columns, [columns.widen(wires[k]) for k in wanted], len(wanted))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _column_loop(context, builder, signature, args, n.literal_value, emit)
+
+    return types.void(matrix, rows, out, start, stop, n, first, last), codegen
+
+
+@intrinsic(prefer_literal=True)
+def mean_of_nearest(
+    typing: Any, matrix: Any, rows: Any, out: Any, start: Any, stop: Any, n: Any, dropped: Any
+) -> Any:
+    """out[c] = mean of the n − dropped values of column c that lie nearest to their median, over `n` rows.
+
+    In sorted order these are a window of width β = n − dropped. It moves right past position s exactly
+    when x[s+β] lies nearer to the median than x[s]: x[s] + x[s+β] < 2·median, decided in float64.
+    """
+    wires_count, moves = n.literal_value, dropped.literal_value
+    width = wires_count - moves
+
+    def emit(columns: _Columns, wires: list[Any]) -> Any:
+        builder = columns.builder
+        x = [columns.widen(w) for w in _sorted_wires(builder, wires, range(wires_count))]
+        twice_median = builder.fadd(x[(wires_count - 1) // 2], x[wires_count // 2])
+        moved = [
+            builder.fcmp_ordered("<", builder.fadd(x[s], x[s + width]), twice_median) for s in range(moves)
+        ]
+        zero = ir.Constant(columns.wide, [0.0] * columns.lanes)
+        terms = []
+        for k in range(wires_count):
+            term = x[k]
+            if k < moves:  # in the first window, until the window moves past it
+                term = builder.select(moved[k], zero, term)
+            if k >= width:  # only once the window has moved far enough
+                term = builder.select(moved[k - width], term, zero)
+            terms.append(term)
+        return _scaled_sum(columns, terms, width)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _column_loop(context, builder, signature, args, wires_count, emit)
+
+    return types.void(matrix, rows, out, start, stop, n, dropped), codegen
+
+
+@intrinsic
+def add_tile_products(
+    typing: Any, rows: Any, i: Any, j: Any, gram: Any, ahead: Any, row: Any, column: Any
+) -> Any:
+    """gram[i+p, j+q] += ⟨rows[i+p], rows[j+q]⟩ for p, q < TILE. The row length is a multiple of a register.
+
+    Every pair is summed in the same order wherever it stands, so equal rows give equal products and a
+    permutation of the rows permutes the bits. Meanwhile two rows of the matrix `ahead`, from `row` and `column`
+    on, are called from memory into the second-level cache: arithmetic and memory work at the same time.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        columns = _Columns(context, builder, signature.args[0], args[0])
+        target = context.make_array(signature.args[3])(context, builder, args[3])
+        following_rows = _Columns(context, builder, signature.args[4], args[4])
+        side = cgutils.unpack_tuple(builder, target.shape)[1]
+        left = [builder.add(args[1], _index(p)) for p in range(TILE)]
+        right = [builder.add(args[2], _index(q)) for q in range(TILE)]
+        called = [builder.add(args[5], _index(k)) for k in range(2)]
+
+        before, body = builder.block, builder.append_basic_block("tile")
+        after = builder.append_basic_block("tile.done")
+        builder.branch(body)
+        builder.position_at_end(body)
+        column = builder.phi(INDEX)
+        column.add_incoming(_index(0), before)
+        running = [[builder.phi(columns.vector) for _ in right] for _ in left]
+        for row in called:
+            following_rows.prefetch(row, builder.add(args[6], column))
+        a = [columns.load(row, column) for row in left]
+        b = [columns.load(row, column) for row in right]
+        fused = ("contract",)  # lets the machine use a fused multiply-add where it has one
+        sums = [
+            [
+                builder.fadd(builder.fmul(a[p], b[q], flags=fused), running[p][q], flags=fused)
+                for q in range(TILE)
+            ]
+            for p in range(TILE)
+        ]
+        zero = ir.Constant(columns.vector, [0.0] * columns.lanes)
+        for p in range(TILE):
+            for q in range(TILE):
+                running[p][q].add_incoming(zero, before)
+                running[p][q].add_incoming(sums[p][q], body)
+        following = builder.add(column, _index(columns.lanes))
+        column.add_incoming(following, body)
+        builder.cbranch(builder.icmp_signed("<", following, columns.width), body, after)
+        builder.position_at_end(after)
+
+        for p in range(TILE):
+            for q in range(TILE):
+                place = builder.gep(target.data, [builder.add(builder.mul(left[p], side), right[q])])
+                total = _sum_of_lanes(builder, columns.widen(sums[p][q]), columns.lanes)
+                builder.store(builder.fadd(builder.load(place), total), place)
+        return context.get_dummy_value()
+
+    return types.void(rows, i, j, gram, ahead, row, column), codegen
+
+
+def _sum_of_lanes(builder: Any, vector: Any, lanes: int) -> Any:
+    """The sum of a register's lanes, by halving."""
+    while lanes > 1:
+        lanes //= 2
+        halves = [
+            builder.shuffle_vector(
+                vector, vector, ir.Constant(ir.VectorType(LANE, lanes), list(range(start, start + lanes)))
+            )
+            for start in (0, lanes)
+        ]
+        vector = builder.fadd(*halves)
+    return builder.extract_element(vector, ir.Constant(LANE, 0))

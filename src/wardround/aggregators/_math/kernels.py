@@ -1,0 +1,291 @@
+"""The matrix work that rules share: weighted sums, dot products, Gram matrices, distances.
+
+Whatever sums over the D coordinates accumulates in float64. Each function has two ways to the same result:
+compiled loops, and torch where those do not apply. Both walk fixed column ranges, so that neither the
+number of threads nor the size of the model changes a result or needs a second matrix.
+
+Between two compiled passes a rule should not let torch start its own threads on D-sized vectors: they go on
+spinning for milliseconds after their work is done, on the cores that the next pass needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wardround.aggregators._math.columns import column_ranges, for_each_range
+from wardround.aggregators._math.compiled import TILE, loops_for
+from wardround.aggregators._math.order_statistics import median
+from wardround.updates import Updates, row_squared_norms
+
+__all__ = [
+    "CentredGram",
+    "centred_gram",
+    "norm",
+    "norms_and_dots",
+    "norms_and_gram",
+    "row_dots",
+    "squared_distances",
+    "squared_norms",
+    "summing_precision",
+    "weighted_sum",
+]
+
+SMALL = 65_536
+"""Up to so many columns the Gram matrix is computed in float64 throughout: exactness costs nothing there."""
+SAMPLE = 9
+"""So many rows, spread over the round, give the centre of the Gram matrix in the usual case."""
+CLOSE = {torch.float32: 1e-2, torch.float64: 1e-11}
+"""A squared distance below this share of the rows' own squared norms has lost digits to cancellation."""
+OFF_CENTRE = 0.05
+"""If most rows have a neighbour nearer than this share of the squared way to the centre, it is not among them."""
+
+
+def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Σ_i weight_i · U_i: one pass over the matrix, in its own precision.
+
+    >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 0.5]))
+    tensor([2., 3.])
+    """
+    precision = summing_precision(matrix, weights)
+    weights = weights.to(matrix.device, precision)
+    loops = loops_for(matrix)
+    if loops is None:
+        parts = [weights @ matrix[:, a:b].to(precision) for a, b in column_ranges(matrix.shape[1])]
+        return torch.cat(parts).to(matrix.dtype) if parts else matrix.new_empty(0)
+    out = matrix.new_empty(matrix.shape[1])
+    arrays = matrix.numpy(), weights.numpy(), out.numpy()
+    for_each_range(matrix.shape[1], lambda _, a, b: loops.sum_rows(*arrays, a, b))
+    return out
+
+
+def summing_precision(matrix: Tensor, weights: Tensor) -> torch.dtype:
+    """The matrix's own precision, unless a weight is so small that it would not survive float32."""
+    tiny = (weights != 0) & (weights.abs() < 1e-30)
+    return torch.float64 if bool(tiny.any()) else matrix.dtype
+
+
+def squared_norms(matrix: Tensor) -> Tensor:
+    """‖U_i‖² of every row, in float64; not finite where a row is not, or is too long for float64.
+
+    >>> squared_norms(torch.tensor([[3.0, 4.0], [1.0, torch.nan]]))
+    tensor([25., nan], dtype=torch.float64)
+    """
+    loops = loops_for(matrix)
+    if loops is None:
+        return row_squared_norms(matrix).cpu()
+    totals = torch.zeros(len(column_ranges(matrix.shape[1])), len(matrix), dtype=torch.float64)
+    rows, out = matrix.numpy(), totals.numpy()
+    for_each_range(matrix.shape[1], lambda part, a, b: loops.add_squared_norms(rows, out[part], a, b))
+    return totals.sum(0)
+
+
+def norm(vector: Tensor) -> float:
+    """‖v‖ in float64."""
+    return float(squared_norms(vector[None]).sqrt())
+
+
+def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, float]:
+    """‖U_i‖² and ⟨U_i, v⟩ of every row, and ‖v‖², in float64 and in one read of the matrix.
+
+    >>> norms_and_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
+    (tensor([ 5., 25.], dtype=torch.float64), tensor([-1., -1.], dtype=torch.float64), 2.0)
+    """
+    n, d = matrix.shape
+    if vector.shape != (d,):
+        raise ValueError(
+            f"a vector of shape {tuple(vector.shape)} has no dot product with rows of length {d}"
+        )
+    ranges = column_ranges(d)
+    squared = torch.zeros(len(ranges), n + 1, dtype=torch.float64)
+    dots = torch.zeros(len(ranges), n, dtype=torch.float64)
+    loops = loops_for(matrix)
+    if loops is not None:
+        rows, v = matrix.numpy(), vector.to(matrix.dtype).numpy()
+        norms_out, dots_out = squared.numpy(), dots.numpy()
+        for_each_range(
+            d, lambda part, a, b: loops.add_norms_and_dots(rows, v, norms_out[part], dots_out[part], a, b)
+        )
+    else:
+        for part, (a, b) in enumerate(ranges):
+            wide, v_wide = matrix[:, a:b].double(), vector[a:b].double()
+            squared[part, :n], squared[part, n] = wide.square().sum(1), v_wide.square().sum()
+            dots[part] = (wide * v_wide).sum(1)
+    total = squared.sum(0)
+    return total[:n], dots.sum(0), float(total[n])
+
+
+def row_dots(matrix: Tensor, vector: Tensor) -> Tensor:
+    """⟨U_i, v⟩ for every row, in float64.
+
+    >>> row_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
+    tensor([-1., -1.], dtype=torch.float64)
+    """
+    return norms_and_dots(matrix, vector)[1]
+
+
+@dataclass(frozen=True)
+class CentredGram:
+    """All inner products of the rows about a point: the round in N dimensions instead of D.
+
+    A combination z = centre + Σ a_i (U_i − centre) is known by its coefficients `a` alone, and
+    ‖U_i − z‖² = aᵀGa − 2(Ga)_i + G_ii. About a robust centre the honest rows are short, so that this does
+    not cancel however long an attacker's row is.
+    """
+
+    centre: Tensor
+    gram: Tensor
+    projections: Tensor
+    """⟨U_i − centre, anchor + centre⟩ where an anchor was given: the rows seen from the weights they change."""
+    base_squared: float
+    """‖anchor + centre‖², where an anchor was given."""
+
+    def squared_distances_to(self, coefficients: Tensor) -> Tensor:
+        """‖U_i − z‖² for every row i, of the point z with these coefficients."""
+        image = self.gram @ coefficients
+        return (coefficients @ image - 2 * image + self.gram.diagonal()).clamp(min=0)
+
+    @property
+    def between(self) -> Tensor:
+        """‖U_i − U_j‖² for all pairs, as far as the products have kept their digits."""
+        own = self.gram.diagonal()
+        return (own[:, None] + own[None, :] - 2 * self.gram).clamp(min=0).fill_diagonal_(0)
+
+    def closer_than(self, share: float) -> Tensor:
+        """Which pairs lie nearer to each other than this share of the way to the centre, squared."""
+        own = self.gram.diagonal()
+        close = self.between < share * torch.maximum(own[:, None], own[None, :])
+        return close.fill_diagonal_(False)
+
+
+def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor | None = None) -> CentredGram:
+    """(U − c)(U − c)ᵀ of finite rows in float64, about `centre` or a robust centre of their own.
+
+    Products are taken in the matrix's precision and summed in float64, block by block: the rounding errors
+    of the blocks are independent and average out. Rows whose squares do not fit float32 are done in float64.
+
+    The rows' own centre is the coordinate-wise median of some of them, which costs a fraction of the median
+    of all. Should attackers have the majority among those few, most rows lie far from it and near each other:
+    then it is the median of all.
+    """
+    geometry = norms_and_gram(updates.matrix, centre, anchor)[1]
+    if geometry is None:
+        raise ValueError("rows that are not finite have no distances: guard the updates first")
+    return geometry
+
+
+def norms_and_gram(
+    matrix: Tensor, centre: Tensor | None = None, anchor: Tensor | None = None
+) -> tuple[Tensor, CentredGram | None]:
+    """‖U_i‖² and, unless a row is not finite, the centred Gram matrix, from one read of the matrix."""
+    n, d = matrix.shape
+    for name, vector in (("centre", centre), ("anchor", anchor)):
+        if vector is not None and vector.shape != (d,):
+            raise ValueError(f"{name} has shape {tuple(vector.shape)}, the rows are of length {d}")
+    if loops_for(matrix) is None:
+        squared = squared_norms(matrix)
+        return squared, _gram_by_torch(matrix, centre, anchor) if bool(squared.isfinite().all()) else None
+    sample = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).round().long()
+    precision = matrix.dtype if d > SMALL else torch.float64
+    squared, geometry = _gram_by_loops(matrix, sample, centre, anchor, precision)
+    if precision == torch.float32 and not _fit_float32(squared, d):
+        squared = squared_norms(matrix)  # what float32 says of such rows is not to be trusted
+        if bool(squared.isfinite().all()) and not _fit_float32(squared[squared > 0], d):
+            precision = torch.float64
+            squared, geometry = _gram_by_loops(matrix, sample, centre, anchor, precision)
+    if not bool(squared.isfinite().all()):
+        return squared, None
+    if centre is None and len(sample) < n:
+        adrift = geometry.closer_than(OFF_CENTRE).any(1)
+        if int(adrift.sum()) > n / 2:
+            geometry = _gram_by_loops(matrix, torch.arange(n), centre, anchor, precision)[1]
+    return squared, geometry
+
+
+def _gram_by_loops(
+    matrix: Tensor, sample: Tensor, centre: Tensor | None, anchor: Tensor | None, precision: torch.dtype
+) -> tuple[Tensor, CentredGram]:
+    n, d = matrix.shape
+    loops = loops_for(matrix)
+    assert loops is not None
+    kernel = loops.gram_kernel(len(sample) if centre is None else 0)
+    centre = matrix.new_empty(d) if centre is None else centre.to(matrix.dtype)
+    ranges, side = len(column_ranges(d)), -(-n // TILE) * TILE
+    products = torch.zeros(ranges, side, side, dtype=torch.float64)
+    squared = torch.zeros(ranges, n, dtype=torch.float64)
+    projections = torch.zeros(ranges, n + 1, dtype=torch.float64)
+    weights = matrix.new_empty(0) if anchor is None else anchor.to(matrix.dtype)
+    arrays = [values.numpy() for values in (matrix, sample, centre, weights)]
+    sums = [values.numpy() for values in (products, squared, projections)]
+
+    def work(part: int, start: int, stop: int) -> None:
+        scratch = torch.zeros(side + 1, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
+        kernel(*arrays, scratch, *(values[part] for values in sums), start, stop)
+
+    for_each_range(d, work)
+    upper = products.sum(0)[:n, :n].triu()
+    seen = projections.sum(0)
+    return squared.sum(0), CentredGram(centre, upper + upper.triu(1).T, seen[:n], float(seen[n]))
+
+
+def _gram_by_torch(matrix: Tensor, centre: Tensor | None, anchor: Tensor | None) -> CentredGram:
+    n, d = matrix.shape
+    centre = median(matrix) if centre is None else centre.to(matrix.dtype)
+    gram = torch.zeros(n, n, dtype=torch.float64)
+    projections = torch.zeros(n + 1, dtype=torch.float64)
+    for a, b in column_ranges(d):
+        origin = centre[a:b].double()
+        wide = matrix[:, a:b].double() - origin
+        gram += _products(wide).cpu()
+        if anchor is not None:
+            base = anchor[a:b].double() + origin
+            projections += (torch.cat([wide, base[None]]) * base).sum(1).cpu()
+    upper = gram.triu()
+    return CentredGram(centre, upper + upper.triu(1).T, projections[:n], float(projections[n]))
+
+
+def _products(rows: Tensor, block: int = 512) -> Tensor:
+    """rows · rowsᵀ as a batch of short products, none of which is long enough to be split among threads."""
+    n, columns = rows.shape
+    whole = columns - columns % block
+    blocks = rows[:, :whole].view(n, -1, block).transpose(0, 1)
+    rest = rows[None, :, whole:]
+    return torch.bmm(blocks, blocks.mT).sum(0) + torch.bmm(rest, rest.mT)[0]
+
+
+def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> Tensor:
+    """‖U_i − U_j‖² for all pairs, in float64.
+
+    From the centred Gram matrix; pairs so close together that it has lost their digits (colluders who send
+    nearly the same, far from the rest) are measured again, directly.
+    """
+    geometry = geometry or centred_gram(updates)
+    squared = geometry.between
+    pairs = geometry.closer_than(CLOSE[updates.matrix.dtype]).triu(1).nonzero()
+    if len(pairs):
+        i, j = pairs.T
+        squared[i, j] = squared[j, i] = _pair_distances(updates.matrix, pairs)
+    return squared
+
+
+def _pair_distances(matrix: Tensor, pairs: Tensor) -> Tensor:
+    ranges = column_ranges(matrix.shape[1])
+    totals = torch.zeros(len(ranges), len(pairs), dtype=torch.float64)
+    loops = loops_for(matrix)
+    if loops is not None:
+        rows, indices, out = matrix.numpy(), pairs.numpy(), totals.numpy()
+        for_each_range(
+            matrix.shape[1], lambda part, a, b: loops.add_pair_distances(rows, indices, out[part], a, b)
+        )
+    else:
+        for part, (a, b) in enumerate(ranges):
+            for k, (i, j) in enumerate(pairs.tolist()):
+                totals[part, k] = (matrix[i, a:b].double() - matrix[j, a:b].double()).square().sum()
+    return totals.sum(0)
+
+
+def _fit_float32(squared_norms: Tensor, dimension: int) -> bool:
+    """No row so long or short that products of its values would leave float32's range."""
+    return bool(((squared_norms > 1e-20 * dimension) & (squared_norms < 1e30)).all())

@@ -1,0 +1,56 @@
+"""`wardround watch`. Light to import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from wardround.live.access import is_loopback
+
+__all__ = ["watch"]
+
+SHORT = 16  # characters below which a token on a network can be guessed
+
+
+def watch(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...", help="Run folders, or folders that hold some; they may still be empty."
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8400,
+    host: Annotated[
+        str, typer.Option(help="Any but this machine's own address needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WARDROUND_WATCH_TOKEN",
+            help="A secret that the page asks for; it also switches on quarantine and release.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="Another name that the page may be asked for by.")
+    ] = None,
+) -> None:
+    """Show running experiments, or a federation, on a live page. Ctrl-C ends it; the runs go on."""
+    from wardround.live.server import watch as serve
+
+    def ready(url: str) -> None:
+        entry = "" if token is None else f"?token={quote(token, safe='')}"
+        print(f"watching {', '.join(map(str, paths))}: {url}{entry}  (Ctrl-C ends)", flush=True)
+        if not is_loopback(host):
+            print(
+                "what goes over the network is not encrypted: put TLS or an SSH tunnel before it", flush=True
+            )
+            if token is not None and len(token) < SHORT:
+                print(f"a token of fewer than {SHORT} characters can be guessed", flush=True)
+
+    try:
+        serve(paths, host, port, token, allow_host or (), ready)
+    except KeyboardInterrupt:
+        print("no longer watching")

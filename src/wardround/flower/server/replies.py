@@ -1,0 +1,194 @@
+"""What hospitals answered, taken apart and looked at: one bad answer costs one row, never the round."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.flower.messages import SAMPLES, VALIDATION
+from wardround.flower.server.broker import Failure, Reply
+from wardround.privacy.encryption.steward import Deposit
+from wardround.updates import Layout, Updates
+
+__all__ = ["Answers", "SealedAnswers", "judgement"]
+
+MOST_SAMPLES = 2**53
+"""No count beyond this is a count: floats cannot tell it from its neighbour."""
+RATES = ("auroc", "auprc", "accuracy", "f1")
+
+
+class Answers:
+    """The updates of one round as they come in. A row is filled as its answer arrives: messages need not be kept."""
+
+    def __init__(self, clients: Sequence[str], dimension: int, dtype: torch.dtype) -> None:
+        self.clients, self.dimension, self.dtype = tuple(clients), dimension, dtype
+        self.samples: dict[str, float] = {}
+        self.loss: dict[str, float] = {}
+        self.hashes: dict[str, str] = {}
+        self.norms: dict[str, float] = {}
+        self.problems: dict[str, str] = {}
+        """Client → why what it sent is of no use."""
+        self.silent: dict[str, str] = {}
+        """Client → why it sent nothing."""
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self.rows = {client: row for row, client in enumerate(self.clients)}
+        self.matrix = torch.full((len(self.clients), self.dimension), math.nan, dtype=self.dtype)
+
+    def take(self, client: str, reply: Reply) -> None:
+        """Look at one answer."""
+        if isinstance(reply, Failure):
+            self.silent[client] = reply.reason
+            return
+        count, loss = reply.metrics.get(SAMPLES), reply.metrics.get("loss", math.nan)
+        self.samples[client] = float(count) if count is not None and abs(count) <= MOST_SAMPLES else math.inf
+        self.loss[client] = float(loss)
+        problem = self._keep(client, reply.arrays) or _no_count(count)
+        if problem is not None:
+            self.problems[client] = problem
+
+    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+        """Put the client's update where the rule will look for it; what is wrong with it."""
+        update, expected = arrays.get("update"), (self.dimension,)
+        if update is None:
+            return "no update in its answer"
+        self.hashes[client] = hashlib.sha256(update.tobytes()).hexdigest()
+        if update.shape != expected:
+            return f"an update of shape {update.shape} instead of {expected}"
+        if update.dtype.kind != "f":
+            return f"an update of kind {update.dtype}"
+        row = torch.from_numpy(update.copy())
+        self.norms[client] = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+        if not math.isfinite(self.norms[client]):
+            return "not finite"
+        self.matrix[self.rows[client]] = row
+        return None
+
+    def close(self, unanswered: Sequence[str], deadline: float, sample_cap: float | None) -> None:
+        """No more answers come: name the silent, and those who claim far more samples than all others."""
+        for client in unanswered:
+            self.silent.setdefault(client, f"no answer within {deadline:g} s")
+        counts = [self.samples[client] for client in self.usable]
+        if sample_cap is not None and counts:
+            most = sample_cap * median(counts)
+            for client in self.usable:
+                if self.samples[client] > most:
+                    self.problems[client] = (
+                        f"sample count {self.samples[client]:g} is more than {sample_cap:g} times the median"
+                    )
+        for client in self.problems:
+            self._clear(client)
+
+    def _clear(self, client: str) -> None:
+        self.matrix[self.rows[client]] = math.nan
+
+    @property
+    def answered(self) -> list[str]:
+        """Who sent something, malformed or not."""
+        return [client for client in self.clients if client in self.samples]
+
+    @property
+    def usable(self) -> list[str]:
+        """Who sent something well-formed."""
+        return [client for client in self.answered if client not in self.problems]
+
+    def updates(self, layout: Layout) -> Updates:
+        """What the rule sees: a row for everyone who answered, of NaN where the answer was of no use."""
+        clients = self.answered
+        rows = [self.rows[client] for client in clients]
+        matrix = self.matrix if len(rows) == len(self.clients) else self.matrix[rows]
+        return self._with_reports(matrix, clients, layout)
+
+    def _with_reports(self, matrix: Tensor, clients: Sequence[str], layout: Layout | None) -> Updates:
+        # A count that is none would be told as one: the row is dropped anyway, whatever the count.
+        counts = [self.samples[c] if math.isfinite(self.samples[c]) else 0.0 for c in clients]
+        return Updates(matrix, clients, counts, {"loss": [self.loss[c] for c in clients]}, layout)
+
+    def received(self) -> dict[str, dict[str, Any]]:
+        """For the audit log: hash, norm and sample count of what each client sent."""
+        return {
+            client: {
+                "sha256": self.hashes.get(client),
+                "norm": self.norms.get(client),
+                "samples": self.samples[client],
+            }
+            for client in self.answered
+        }
+
+
+class SealedAnswers(Answers):
+    """Answers whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
+
+    def _make_room(self) -> None:
+        self.sealed: dict[str, bytes | Deposit] = {}
+
+    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+        ciphertext, tag = arrays.get("ciphertext"), arrays.get("tag")
+        if ciphertext is None or ciphertext.dtype != np.uint8:
+            return "no ciphertext in its answer"
+        content = ciphertext.tobytes()
+        self.hashes[client] = hashlib.sha256(content).hexdigest()
+        self.sealed[client] = content if tag is None else Deposit(content, tag.tobytes())
+        return None
+
+    def _clear(self, client: str) -> None:
+        self.sealed.pop(client, None)
+
+    def updates(self, layout: Layout) -> Updates:
+        """What the server knows of encrypted updates."""
+        clients = self.answered
+        return self._with_reports(torch.zeros(len(clients), 1), clients, None)
+
+
+def _no_count(count: float | None) -> str | None:
+    if count is None:
+        return "no sample count in its answer"
+    return None if 1 <= count <= MOST_SAMPLES else f"sample count {count:g}"
+
+
+def judgement(
+    replies: Mapping[str, Reply],
+) -> tuple[dict[str, dict[str, float]], dict[str, float], dict[str, float]]:
+    """Hospitals' own figures, and the median of them on test and on validation samples.
+
+    The median, because a hospital can report what it likes: no minority moves it far.
+
+    >>> from wardround.flower.messages import Note
+    >>> told = {"a": Note({}, {"auroc": 0.7}), "b": Note({}, {"auroc": 0.8}), "c": Note({}, {"auroc": 9e9})}
+    >>> judgement(told)[1]
+    {'auroc': 0.75}
+    """
+    figures = {
+        client: {name: value for name, value in reply.metrics.items() if _possible(name, value)}
+        for client, reply in replies.items()
+        if not isinstance(reply, Failure)
+    }
+    test = {
+        client: {name: value for name, value in own.items() if not name.startswith(VALIDATION)}
+        for client, own in figures.items()
+    }
+    own = {
+        client: {
+            name.removeprefix(VALIDATION): value for name, value in values.items() if name not in test[client]
+        }
+        for client, values in figures.items()
+    }
+    return test, _medians(test), _medians(own)
+
+
+def _possible(name: str, value: float) -> bool:
+    kind = name.removeprefix(VALIDATION)
+    return (kind in RATES and 0 <= value <= 1) or (kind == "loss" and 0 <= value < math.inf)
+
+
+def _medians(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for own in figures.values() for name in own)
+    return {name: median(own[name] for own in figures.values() if name in own) for name in names}

@@ -1,0 +1,327 @@
+"""`wardround serve`: a SuperLink on loopback, the gate before it, our server app on it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import ssl
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wardround.errors import ConfigError, WardroundError, require
+from wardround.flower import QUIET
+from wardround.flower.certificates import public_keys
+from wardround.flower.config import FederationConfig, load_federation
+from wardround.flower.processes import (
+    Processes,
+    check_port,
+    console_script,
+    free_port,
+    last_line,
+    one_at_a_time,
+)
+from wardround.flower.scaffold import write_app
+from wardround.runs.folder import RunFolder
+from wardround.runs.quarantine import AUDIT_LOG
+
+__all__ = ["Server", "child_environment", "readable_file"]
+
+SAY = (
+    "INSECURE: no TLS and no keys. Whoever reaches this port can join, and read and change all that is sent."
+)
+LOOPBACK = "127.0.0.1"
+START_PATIENCE = 180.0
+TICK = 0.5
+SELDOM = 15.0
+"""Seconds between two questions to the SuperLink, which writes each into its log."""
+Echo = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Server:
+    """One federation's server side, as `fed.yaml` describes it."""
+
+    path: Path
+    config: FederationConfig
+    out: Path
+    insecure: bool = False
+
+    @classmethod
+    def load(cls, path: Path, out: Path, insecure: bool = False) -> Server:
+        """Check everything that can be wrong before anything is started."""
+        require("flwr", "flower")
+        load_federation(path)  # what is wrong in it is told with the name that was given
+        path = path.resolve()
+        server = cls(path, load_federation(path), out.resolve(), insecure)
+        if not insecure:
+            for key in ("certificate", "certificate_key", "root_certificates"):
+                readable_file(getattr(server.config.federation, key), f"{path}: federation.{key}")
+            server.keys()
+        return server
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.out / self.config.run.run_name)
+
+    @property
+    def state(self) -> Path:
+        """Where the SuperLink keeps its database and logs."""
+        return self.config.federation.state or self.out / ".federation" / self.config.run.run_name
+
+    def keys(self) -> dict[str, Any] | None:
+        """The hospitals' keys; None without TLS."""
+        if self.insecure:
+            return None
+        if self.config.federation.node_keys is None:
+            raise ConfigError(
+                f"{self.path}: federation.node_keys is required: the folder with the hospitals' public keys "
+                "(`wardround certs`), or serve with --insecure"
+            )
+        return public_keys(self.config.federation.node_keys)
+
+    def superlink(self, port: int) -> list[str]:
+        """The command of the SuperLink."""
+        tls = self._tls("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile")
+        return [
+            console_script("flower-superlink"),
+            *(["--insecure"] if self.insecure else [*tls, "--enable-supernode-auth"]),
+            *("--host", LOOPBACK, "--port", str(port), "--database", str(self.state / "superlink.db")),
+            "--disable-runtime-dependency-installation",
+        ]
+
+    def gate(self, port: int) -> list[str]:
+        """The command of the gate."""
+        federation = self.config.federation
+        tls = self._tls("--certificate", "--certificate-key", "--root-certificates")
+        keys = [] if self.insecure else ["--node-keys", str(federation.node_keys)]
+        scheme = "http" if self.insecure else "https"
+        return [
+            *(sys.executable, "-m", "wardround.flower.server.gateway"),
+            *("--host", federation.host, "--port", str(federation.port)),
+            *("--to", f"{scheme}://{LOOPBACK}:{port}", *tls, *keys),
+        ]
+
+    def _health(self, port: int) -> list[str]:
+        if self.insecure:
+            return ["curl", "--silent", "--fail", f"http://{LOOPBACK}:{port}/health"]
+        authority = str(self.config.federation.root_certificates)
+        return ["curl", "--silent", "--fail", "--cacert", authority, f"https://{LOOPBACK}:{port}/health"]
+
+    def run_options(self) -> dict[str, str]:
+        """What the server app is told."""
+        return {"config": str(self.path), "out": str(self.out)}
+
+    def printed(self) -> str:
+        """The commands for those who want to start the parts themselves."""
+        port = 8001
+        app, home = self.state / "app", self.state / "flwr"
+        keys = self.config.federation.node_keys
+        options = " ".join(f"{key}={json.dumps(value)}" for key, value in self.run_options().items())
+        connection = f'[superlink]\ndefault = "ward"\n\n[superlink.ward]\naddress = "{LOOPBACK}:{port}"\n'
+        connection += (
+            "insecure = true\n"
+            if self.insecure
+            else f'root-certificates = "{self.config.federation.root_certificates}"\n'
+        )
+        lines = [f"export {key}={shlex.quote(value)}" for key, value in sorted(QUIET.items())]
+        lines += [
+            f"export FLWR_HOME={shlex.quote(str(home))}",
+            f"mkdir -p {shlex.quote(str(home))}",
+            f"cat > {shlex.quote(str(home / 'config.toml'))} <<'EOF'\n{connection}EOF",
+            f"{shlex.join(self.superlink(port))} &",
+            f"{shlex.join(self.gate(port))} &",
+            f"until {shlex.join(self._health(port))} > /dev/null; do sleep 1; done",
+        ]
+        lines += [
+            shlex.join(["flwr", "supernode", "register", str(Path(str(keys)) / f"{name}.pub"), "ward"])
+            for name in self.keys() or {}
+        ]
+        lines += [
+            shlex.join(["wardround", "flower", "init", str(app)]),
+            shlex.join(["flwr", "run", str(app), "ward", "--run-config", options]),
+        ]
+        return "\n".join(lines)
+
+    def serve(self, echo: Echo) -> dict[str, Any]:
+        """Run the federation to its end; gives its summary. Stops everything when it is interrupted."""
+        federation = self.config.federation
+        summary = self.folder.summary()
+        if summary is not None and summary["status"] == "finished":
+            return summary
+        with one_at_a_time(self.state, "this federation"):
+            check_port(federation.host, federation.port, f"{self.path}: federation.port")
+            environment = child_environment(self.state / "flwr")
+            with Processes(self.state, environment) as processes:
+                port = free_port()
+                processes.start("superlink", self.superlink(port))
+                self._wait_until_healthy(port, processes)
+                control = self._control(port)
+                try:
+                    control.settle(self.keys())
+                    processes.start("gate", self.gate(port))
+                    self._wait_for_old_writer(processes)
+                    run = control.start_run(write_app(self.state / "app", force=True), self.run_options())
+                    secure = "without TLS" if self.insecure else "TLS, registered keys only"
+                    echo(f"serving on {federation.host}:{federation.port} ({secure}); logs in {self.state}")
+                    return self._watch(processes, control, run, echo)
+                finally:
+                    control.close()
+
+    def _watch(self, processes: Processes, control: Any, run: int, echo: Echo) -> dict[str, Any]:
+        seen = max((line["round"] for line in self.folder.rounds()), default=0)
+        events = Events(self.folder.path / AUDIT_LOG)
+        before = self._summary_time()
+        echo(f"waiting for {self.config.clients} hospitals; {seen} of {self.config.run.rounds} rounds done")
+        asked, ended = time.monotonic(), None
+        while ended is None:
+            time.sleep(TICK)
+            processes.check()
+            if self._summary_time() != before or time.monotonic() - asked > SELDOM:
+                asked, ended = time.monotonic(), control.how_ended(run)
+            for event in events.new():
+                echo(event)
+            for line in self.folder.rounds():
+                if line["round"] > seen:
+                    echo(told(line, self.config.run.rounds))
+                    seen = line["round"]
+        summary = self.folder.summary() if self._summary_time() != before else None
+        if summary is None or ended:
+            reason = (summary or {}).get("reason") or ended or "it left no summary"
+            raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
+        return summary
+
+    def _summary_time(self) -> float:
+        """When the run said last how it ended: it is asked whether it has when this changes, and seldom otherwise."""
+        path = self.folder.summary_path
+        return path.stat().st_mtime if path.exists() else 0.0
+
+    def _wait_for_old_writer(self, processes: Processes) -> None:
+        """A server app whose SuperLink was killed takes a moment to notice, and holds the run's folder."""
+        deadline = time.monotonic() + START_PATIENCE
+        while True:
+            try:
+                with self.folder.locked():
+                    return
+            except ConfigError:
+                raise
+            except WardroundError:
+                if time.monotonic() > deadline:
+                    raise
+                processes.check()
+                time.sleep(TICK)
+
+    def _control(self, port: int) -> Any:
+        from wardround.flower.server.superlink import Control
+
+        authority = self.config.federation.root_certificates
+        return Control(f"{LOOPBACK}:{port}", None if self.insecure else authority)
+
+    def _wait_until_healthy(self, port: int, processes: Processes) -> None:
+        scheme = "http" if self.insecure else "https"
+        authority = self.config.federation.root_certificates
+        context = None if self.insecure else ssl.create_default_context(cafile=str(authority))
+        deadline = time.monotonic() + START_PATIENCE
+        while True:
+            processes.check()
+            try:
+                with urllib.request.urlopen(
+                    f"{scheme}://{LOOPBACK}:{port}/health", timeout=5, context=context
+                ):
+                    return
+            except OSError as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise ConfigError(
+                        f"{self.config.federation.certificate}: not signed by {authority}, or not for "
+                        f"{LOOPBACK}, or expired; make it by `wardround certs` ({error})"
+                    ) from None
+                if time.monotonic() > deadline:
+                    words = last_line(processes.last_words("superlink"))
+                    raise WardroundError(f"the SuperLink does not answer: {words}") from None
+                time.sleep(0.2)
+
+    def _tls(self, certificate: str, key: str, authority: str) -> list[str]:
+        if self.insecure:
+            return []
+        federation = self.config.federation
+        return [
+            *(certificate, str(federation.certificate)),
+            *(key, str(federation.certificate_key)),
+            *(authority, str(federation.root_certificates)),
+        ]
+
+
+class Events:
+    """Follows an audit log, for people: who came, who was refused, what is being waited for."""
+
+    TOLD = {
+        "joined": "{client} joined ({samples} samples)",
+        "refused": "refused: {client}: {reason}",
+        "not-introduced": "a hospital did not say who it is: {reason}",
+        "quorum-missed": "too few hospitals: {reason}",
+        "quarantined": "{client} is quarantined: {reason}",
+        "released": "{client} is released: {reason}",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place = path, path.stat().st_size if path.exists() else 0
+
+    def new(self) -> list[str]:
+        """What happened since the last look."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self.place)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self.place += len(whole) + len(end)
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return [self.TOLD[line["event"]].format(**line) for line in lines if line["event"] in self.TOLD]
+
+
+def told(line: dict[str, Any], rounds: int) -> str:
+    """One line about a finished round.
+
+    >>> told({"round": 2, "metrics": {"auroc": 0.75}, "dropped": {"a": "NaN"}}, 10)
+    'round 2 of 10: AUROC 0.750; left out: a (NaN)'
+    """
+    parts = []
+    auroc = (line.get("metrics") or {}).get("auroc")
+    if auroc is not None:
+        parts.append(f"AUROC {auroc:.3f}")
+    if line.get("skipped"):
+        parts.append(f"skipped: {line['skipped']}")
+    if isinstance(line.get("dropped"), dict):
+        parts.append("left out: " + ", ".join(f"{who} ({why})" for who, why in line["dropped"].items()))
+    return f"round {line['round']} of {rounds}" + (": " + "; ".join(parts) if parts else "")
+
+
+def child_environment(home: Path) -> dict[str, str]:
+    """Quiet, offline, with nothing written to the user's own Flower folder."""
+    programs = str(Path(sys.executable).parent)  # a SuperLink finds its helpers by PATH
+    path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **os.environ,
+        **QUIET,
+        "FLWR_HOME": str(home),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "PATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def readable_file(path: Path | None, key: str) -> Path:
+    """A file that is named and can be read."""
+    if path is None:
+        raise ConfigError(f"{key} is required (make it by `wardround certs`), or use --insecure")
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror})") from None

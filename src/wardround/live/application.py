@@ -1,0 +1,203 @@
+"""The live page as an ASGI application: one page, a stream of events, and an operator's two actions.
+
+Imported only where the extra `live` is there: it needs Starlette.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import (
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wardround.errors import WardroundError
+from wardround.live.access import HEADERS, Access, same_origin
+from wardround.live.feed import Feed
+from wardround.live.stream import Cursor, Hub
+
+__all__ = ["LivePage"]
+
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+NOT_KEPT = {"Cache-Control": "no-store"}
+MOST_RUNS = 12  # in one stream
+LONGEST_REASON = 400
+LARGEST_BODY = 10_000
+ASSETS = resources.files("wardround.live").joinpath("static")
+ACTIONS = ("quarantine", "release")
+
+
+class LivePage:
+    """The page for some folders, under some rules of access."""
+
+    def __init__(self, roots: Sequence[Path], access: Access, port: int) -> None:
+        self.access = access
+        self.cookie = f"wardround_{port}"  # cookies know no ports: two pages on one machine need two names
+        self.feed = Feed(roots)
+        self.hub = Hub(self.feed, secrets.token_hex(4), actions=access.token is not None)
+        self.app = Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/login", self.login, methods=["POST"]),
+                Route("/static/{name}", self.asset),
+                Route("/events", self.events),
+                Route("/api/runs", self.runs),
+                Route("/api/runs/{run}/{action}", self.act, methods=["POST"]),
+            ],
+            middleware=[Middleware(_Guarded, guard=self.guard)],
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.hub.start()
+        yield
+        self.hub.stop()
+
+    async def page(self, request: Request) -> Response:
+        return _html("index.html")
+
+    async def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        media_type = TYPES.get(Path(name).suffix)
+        if media_type is None or not ASSETS.joinpath(name).is_file():
+            return PlainTextResponse("no such file", 404)
+        content = ASSETS.joinpath(name).read_bytes()
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    async def events(self, request: Request) -> Response:
+        """The stream: `run` and `with` name runs (all of it, only curves), `after` where to go on."""
+        asked = request.query_params
+        whole = [run for run in asked.get("run", "").split(",") if run][:MOST_RUNS]
+        curves = [run for run in asked.get("with", "").split(",") if run and run not in whole][:MOST_RUNS]
+        cursor = Cursor.of(self.hub.boot, request.headers.get("last-event-id") or asked.get("after", ""))
+        return StreamingResponse(
+            self.hub.stream(cursor, whole, curves),
+            media_type="text/event-stream",
+            headers=NOT_KEPT | {"X-Accel-Buffering": "no"},
+        )
+
+    async def runs(self, request: Request) -> Response:
+        """The list of runs for programs."""
+        text = f"[{','.join(run.info for run in list(self.feed.runs.values()) if run.info)}]"
+        return Response(text, media_type="application/json", headers=NOT_KEPT)
+
+    async def act(self, request: Request) -> Response:
+        """Quarantine or release a client."""
+        run, action = self.feed.runs.get(request.path_params["run"]), request.path_params["action"]
+        told = await _told(request)
+        if run is None or action not in ACTIONS:
+            return _refusal(404, "no such run or action")
+        if not run.federation:
+            return _refusal(409, "only the clients of a federation can be set aside")
+        if isinstance(told, str):
+            return _refusal(400, told)
+        if run.names and told["client"] not in {*run.names, *run.quarantined}:
+            return _refusal(404, f"no client {told['client']!r} in this run")
+        try:
+            await asyncio.to_thread(_act, action, run.path, told)
+        except WardroundError as error:
+            return _refusal(409, str(error))
+        return JSONResponse({"done": action, "client": told["client"]})
+
+    async def login(self, request: Request) -> Response:
+        """The token, once; a cookie from then on."""
+        form = parse_qs((await request.body())[:LARGEST_BODY].decode(errors="replace"))
+        return self._enter() if self.access.is_token(form.get("token", [""])[0]) else _html("login.html", 401)
+
+    def _enter(self) -> Response:
+        response = RedirectResponse("/", 303)
+        response.set_cookie(self.cookie, self.access.session, httponly=True, samesite="lax", path="/")
+        return response
+
+    async def guard(self, request: Request) -> Response | None:
+        """What stands in a request's way; None where nothing does."""
+        path, headers, access = request.url.path, request.headers, self.access
+        host, changes = headers.get("host", ""), request.method not in ("GET", "HEAD")
+        if not access.knows_host(host):
+            return PlainTextResponse(
+                f"not a name of this page: {host!r}; if it should be one, start it with --allow-host", 421
+            )
+        if changes and not same_origin(headers.get("origin"), host):
+            return _refusal(403, "another site's page may not do this")
+        if path.startswith("/static/") or path == "/login":
+            return None
+        if changes and access.token is None:
+            return _refusal(403, "start wardround watch with --token to switch the actions on")
+        if path == "/" and access.is_token(request.query_params.get("token", "")):
+            return self._enter()
+        if not access.admits(headers.get("cookie", ""), headers.get("authorization", ""), self.cookie):
+            return _html("login.html", 401) if path == "/" else _refusal(401, "the token is missing or wrong")
+        if changes and headers.get("x-wardround") != "1":
+            # A form of another site cannot set a header; a script there may not, without our leave.
+            return _refusal(403, "the header X-Wardround: 1 is missing")
+        return None
+
+
+class _Guarded:
+    """Asks `guard` first and puts the security headers on every answer; streams pass through untouched."""
+
+    def __init__(self, app: ASGIApp, guard: Callable[[Request], Awaitable[Response | None]]) -> None:
+        self.app, self.guard = app, guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = ((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        refusal = await self.guard(Request(scope))
+        await (refusal or self.app)(scope, receive, send_with_headers)
+
+
+def _html(name: str, status: int = 200) -> Response:
+    return Response(ASSETS.joinpath(name).read_bytes(), status, media_type="text/html", headers=NOT_KEPT)
+
+
+def _refusal(status: int, reason: str) -> Response:
+    return JSONResponse({"error": reason}, status)
+
+
+async def _told(request: Request) -> dict[str, str] | str:
+    """Client and reason of an action, or what is wrong with them."""
+    if request.headers.get("content-type", "").split(";")[0] != "application/json":
+        return "send JSON"
+    size = request.headers.get("content-length", "")
+    if not size.isdigit() or int(size) > LARGEST_BODY:
+        return "too long"
+    try:
+        values = await request.json()
+        client, reason = values["client"], values["reason"].strip()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "send client and reason, both text"
+    if not isinstance(client, str) or not client:
+        return "send client and reason, both text"
+    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+        return f"the reason must be one line of 1 to {LONGEST_REASON} characters: it goes into the audit log"
+    return {"client": client, "reason": reason}
+
+
+def _act(action: str, folder: Path, told: dict[str, str]) -> None:
+    from wardround.runs import quarantine
+
+    {"quarantine": quarantine.quarantine, "release": quarantine.release}[action](folder, **told)

@@ -1,0 +1,1 @@
+"""Encrypted updates: ciphers, keys, the steward that opens sums, and the wire format."""

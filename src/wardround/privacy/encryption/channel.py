@@ -1,0 +1,80 @@
+"""One run's way to its steward: sealing what clients send, and the session in which sums are opened."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wardround.errors import ConfigError
+from wardround.privacy.encryption.ciphers import PublicSide, new_secret, public_side
+from wardround.privacy.encryption.pads import pad_for, tag_for
+from wardround.privacy.encryption.remote_steward import RemoteSteward
+from wardround.privacy.encryption.steward import Deposit, Steward, StewardHandle
+from wardround.privacy.encryption.vault import client_keys, server_key
+from wardround.privacy.params import PrivacyParams
+
+__all__ = ["Channel"]
+
+
+class Channel:
+    """The clients' keys, the server's public context and the way to the steward."""
+
+    def __init__(self, params: PrivacyParams, clients: tuple[str, ...] | None) -> None:
+        self.own: Steward | None = None
+        self.steward: StewardHandle
+        if clients is None:  # each has its own key, at home
+            if params.steward is None:
+                raise ConfigError(
+                    "clients that seal their own updates need a steward process: privacy.steward"
+                )
+            self.keys: dict[str, bytes] = {}
+            self.steward = RemoteSteward(params.steward, server_key(Path(params.steward_keys or "")))
+        elif params.steward is None:
+            self.keys = {client: secrets.token_bytes(32) for client in clients}
+            noise = None if params.profile_noise is None else params.profile_noise.noise()
+            self.own = Steward(
+                new_secret(params.cipher), self.keys, params.mode, params.policy(), profile_noise=noise
+            )
+            self.steward = self.own
+        else:
+            folder = Path(params.steward_keys or "")
+            self.keys = client_keys(folder, params.mode)
+            unknown = [client for client in clients if client not in self.keys]
+            if unknown:
+                raise ConfigError(
+                    f"{folder}: no key of {unknown[0]}; make the steward's folder with all clients"
+                )
+            self.steward = RemoteSteward(params.steward, server_key(folder))
+        cipher, content = self.steward.public_context()
+        if cipher != params.cipher:
+            raise ConfigError(f"privacy.cipher is {params.cipher}, but the steward has keys for {cipher}")
+        self.public: PublicSide = public_side(cipher, content)
+        self.session = self.steward.begin()
+
+    def encrypt_padded(self, client: str, row: Tensor, round: int) -> bytes:
+        """A client's message where the server sums."""
+        return self.public.encrypt(row.double().numpy(), pad_for(self.keys[client], self.session, round))
+
+    def deposit(self, client: str, row: Tensor, round: int) -> Deposit:
+        """A client's message where the steward measures."""
+        ciphertext = self.public.encrypt(row.double().numpy(), None)
+        return Deposit(ciphertext, tag_for(self.keys[client], self.session, round, client, ciphertext))
+
+    def state_dict(self) -> dict[str, Any]:
+        """A steward in this process goes with it: only the sum that cosines are measured against stays.
+
+        One in another process is told which session this run goes on from.
+        """
+        last = None if self.own is None else self.own.sessions[self.session].last_sum
+        return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.own is not None:
+            last = state["last_sum"]
+            self.own.sessions[self.session].last_sum = None if last is None else last.numpy()
+        else:
+            self.session = self.steward.begin(after=state["session"])

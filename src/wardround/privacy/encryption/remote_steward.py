@@ -1,0 +1,102 @@
+"""The server's way to a steward in another process."""
+
+from __future__ import annotations
+
+import hmac
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from wardround.errors import ConfigError, WardroundError
+from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.steward import Deposit, Measured
+from wardround.privacy.encryption.wire import (
+    NONCE,
+    PROOF,
+    NotAuthentic,
+    answer_proof,
+    pack_message,
+    signed_headers,
+    unpack_message,
+)
+
+__all__ = ["RemoteSteward"]
+
+
+class RemoteSteward:
+    """Asks a steward over HTTP; a `StewardHandle` like the steward itself."""
+
+    def __init__(self, address: str, key: bytes, timeout: float = 600.0) -> None:
+        if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+            raise ConfigError(
+                f"privacy.steward: {address!r} is no address; for example http://127.0.0.1:8471"
+            )
+        self.address, self.key, self.timeout = address.rstrip("/"), key, timeout
+
+    def begin(self, after: str | None = None) -> str:
+        """A new session."""
+        return str(self._ask("/begin", {"after": after})[0]["session"])
+
+    def public_context(self) -> tuple[str, bytes]:
+        """The cipher's name and its public keys."""
+        head, blobs = self._ask("/context", {})
+        return head["cipher"], blobs[0]
+
+    def open_padded_sum(
+        self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
+    ) -> np.ndarray:
+        """See `Steward`."""
+        head = {"session": session, "round": round, "coefficients": dict(coefficients)}
+        return _vector(self._ask("/sum", head, [ciphertext])[1])
+
+    def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
+        """See `Steward`."""
+        head = {
+            "session": session,
+            "round": round,
+            "clients": list(deposits),
+            "tags": [deposit.tag.hex() for deposit in deposits.values()],
+        }
+        answer, _ = self._ask("/measure", head, [deposit.ciphertext for deposit in deposits.values()])
+        return {client: Measured(norm, cosine) for client, (norm, cosine) in answer["scalars"].items()}
+
+    def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
+        """See `Steward`."""
+        head = {"session": session, "round": round, "coefficients": dict(coefficients)}
+        return _vector(self._ask("/measured-sum", head)[1])
+
+    def _ask(
+        self, path: str, head: dict[str, Any], blobs: Sequence[bytes] = ()
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        body = pack_message(head, blobs)
+        headers = signed_headers(self.key, path, body)
+        request = urllib.request.Request(self.address + path, data=body, headers=headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+                status, answer, proof = response.status, response.read(), response.headers.get(PROOF)
+        except urllib.error.HTTPError as error:
+            status, answer, proof = error.code, error.read(), error.headers.get(PROOF)
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise WardroundError(f"the steward at {self.address} cannot be reached ({reason})") from None
+        if status == 401:  # a stranger's answer is not signed with our key
+            raise NotAuthentic(
+                f"the steward at {self.address} does not know this server's key, or the clocks differ"
+            )
+        right = answer_proof(self.key, headers[NONCE], status, answer)
+        if not hmac.compare_digest(right.encode(), (proof or "").encode()):
+            raise NotAuthentic(f"the answer from {self.address} is not signed with the steward's key")
+        told, parts = unpack_message(answer)
+        if status == 403:
+            raise Refused(told["error"], told.get("client"))
+        if status != 200:
+            raise WardroundError(f"the steward at {self.address}: {told['error']}")
+        return told, parts
+
+
+def _vector(blobs: list[bytes]) -> np.ndarray:
+    return np.frombuffer(blobs[0], dtype="<f8").astype(np.float64)

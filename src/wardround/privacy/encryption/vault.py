@@ -1,0 +1,220 @@
+"""A steward's folder: its secret key, the keys it shares with server and clients, its sessions, its log.
+
+    FOLDER/steward.json     mode, cipher and policy
+    FOLDER/secret.key       the cipher's secret; stays here
+    FOLDER/keys/server.key  shared with the server
+    FOLDER/keys/client-….key  one a client, each shared with that client alone
+    FOLDER/keys/public.key  the cipher's public keys, which every client gets from the steward, not from the server
+    FOLDER/sessions/        how far each session is, and its last opened sum
+    FOLDER/openings.jsonl   a line for every opening and every refusal
+
+All of it is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+from pydantic import ValidationError
+
+from wardround.errors import ConfigError
+from wardround.privacy.encryption.ciphers import new_secret, secret_side
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy, Session, Steward
+from wardround.privacy.params import ProfileNoiseParams
+from wardround.privacy.pseudonyms import Pseudonyms
+from wardround.registry import explain
+
+__all__ = ["PUBLIC", "Vault", "client_key", "client_keys", "key_path", "public_context", "server_key"]
+
+PREFIX = "client-"
+PUBLIC = "public.key"
+MODES = (PADDED_SUMS, DEPOSITS)
+
+
+class _OtherMode(ConfigError):
+    """A key for another mode than the one asked for."""
+
+
+class Vault:
+    """Opens a folder, or makes one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.settings_path = self.folder / "steward.json"
+        self.secret_path = self.folder / "secret.key"
+        self.keys = self.folder / "keys"
+        self.sessions = self.folder / "sessions"
+        self.log_path = self.folder / "openings.jsonl"
+        self._lock = threading.Lock()
+
+    @property
+    def exists(self) -> bool:
+        """Has it been made already?"""
+        return self.settings_path.exists()
+
+    def make(
+        self,
+        clients: Sequence[str],
+        mode: str,
+        cipher: str = "ckks",
+        policy: Policy | None = None,
+        profile_noise: ProfileNoiseParams | None = None,
+    ) -> None:
+        """Fresh keys for a cipher, a server and these clients. An existing vault is never written over."""
+        if self.exists:
+            raise ConfigError(f"{self.folder}: a steward's folder already; its keys are not replaced")
+        if len(set(clients)) < 2:
+            raise ConfigError("a steward needs the ids of its clients, at least two different ones")
+        if mode == DEPOSITS and cipher != "ckks":
+            raise ConfigError(f"mode {DEPOSITS} needs inner products under encryption: cipher ckks has them")
+        secret = new_secret(cipher)
+        for path in (self.folder, self.keys, self.sessions):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self.secret_path, secret.secret_bytes())
+        _write(self.keys / "server.key", secrets.token_hex(32).encode())
+        _write(self.keys / PUBLIC, cipher.encode() + b"\n" + secret.public_bytes())
+        _write(self.keys / "pseudonyms.key", secrets.token_hex(32).encode())
+        for client in dict.fromkeys(clients):
+            path = key_path(self.keys, client)
+            # A client must not take the mode on the server's word: what it would send unpadded in one mode, the
+            # other's steward would help to open.
+            _write(path, f"{mode} {secrets.token_hex(32)}".encode())
+        settings = {
+            "mode": mode,
+            "cipher": cipher,
+            "policy": (policy or Policy()).model_dump(),
+            "profile_noise": None if profile_noise is None else profile_noise.model_dump(),
+        }
+        _write(self.settings_path, json.dumps(settings, indent=2).encode())  # last: now it exists
+
+    def steward(self) -> Steward:
+        """The steward that lives here, with the sessions it remembers."""
+        try:
+            settings = json.loads(self.settings_path.read_text())
+            policy = Policy(**settings["policy"])
+            noise = settings["profile_noise"]
+            profile_noise = None if noise is None else ProfileNoiseParams(**noise).noise()
+        except FileNotFoundError:
+            raise ConfigError(f"{self.folder}: no steward's folder; make one with --clients") from None
+        except ValidationError as error:
+            raise ConfigError(f"{self.settings_path}: {explain(error, Policy)}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.settings_path}: cannot be read ({error})") from None
+        steward = Steward(
+            secret_side(settings["cipher"], self.secret_path.read_bytes()),
+            client_keys(self.keys, settings["mode"]),
+            settings["mode"],
+            policy,
+            self.log,
+            Pseudonyms(_read_key(self.keys / "pseudonyms.key")),
+            profile_noise,
+            self.keep,
+        )
+        steward.sessions = dict(self._remembered())
+        return steward
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Add a line; on disk before the answer leaves."""
+        with self._lock, open(self.log_path, "a", encoding="utf-8", opener=_private) as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep(self, name: str, session: Session) -> None:
+        """Remember how far a session is. Deposits are not kept: a round that was cut off is lost."""
+        state = {"round": session.round, "summed": session.summed, "openings": dict(session.openings)}
+        if session.last_sum is not None:
+            temporary = self.sessions / f"{name}.tmp.npy"
+            np.save(temporary, session.last_sum)
+            os.replace(temporary, self.sessions / f"{name}.npy")
+        _write(self.sessions / f"{name}.json", json.dumps(state).encode())
+
+    def _remembered(self) -> list[tuple[str, Session]]:
+        found = []
+        for path in sorted(self.sessions.glob("*.json")):
+            state = json.loads(path.read_text())
+            stored = path.with_suffix(".npy")
+            found.append(
+                (
+                    path.stem,
+                    Session(
+                        state["round"],
+                        Counter(state["openings"]),
+                        summed=state["summed"],
+                        last_sum=np.load(stored) if stored.exists() else None,
+                    ),
+                )
+            )
+        return found
+
+
+def client_keys(folder: Path, mode: str) -> dict[str, bytes]:
+    """The clients' keys in a folder of keys, which must be keys for this mode."""
+    paths = sorted(Path(folder).glob(f"{PREFIX}*.key"))
+    if not paths:
+        raise ConfigError(f"{folder}: no client's key in it")
+    return {unquote(path.stem.removeprefix(PREFIX)): _read_key(path, mode) for path in paths}
+
+
+def key_path(folder: Path, client: str) -> Path:
+    """Where a folder of keys has a client's."""
+    return Path(folder) / f"{PREFIX}{quote(client, safe='')}.key"
+
+
+def client_key(path: Path) -> tuple[str, bytes]:
+    """One client's key and the mode it is for, out of the file that the steward handed over."""
+    for mode in MODES:
+        try:
+            return mode, _read_key(path, mode)
+        except _OtherMode:
+            continue
+    raise ConfigError(f"{path}: not a client's key")
+
+
+def public_context(path: Path) -> tuple[str, bytes]:
+    """The cipher's name and its public keys, out of the steward's file `public.key`."""
+    try:
+        cipher, _, content = Path(path).read_bytes().partition(b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    return cipher.decode(errors="replace"), content
+
+
+def server_key(folder: Path) -> bytes:
+    """The key that server and steward share."""
+    return _read_key(Path(folder) / "server.key")
+
+
+def _read_key(path: Path, mode: str | None = None) -> bytes:
+    try:
+        *words, digits = path.read_text().split()
+        key = bytes.fromhex(digits)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not a key of this program") from None
+    if mode is not None and words != [mode]:
+        raise _OtherMode(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
+    return key
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb", opener=_private) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

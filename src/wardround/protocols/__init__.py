@@ -1,0 +1,1 @@
+"""The four papers as content: presets, hypotheses and published figures."""

@@ -1,0 +1,1 @@
+"""CAAC-FL: its protocol, hypotheses and presets."""

@@ -1,0 +1,1 @@
+"""DOS: its presets and published figures."""

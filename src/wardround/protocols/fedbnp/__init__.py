@@ -1,0 +1,1 @@
+"""FedBNP: its presets."""

@@ -1,0 +1,1 @@
+"""FEDMED: its presets."""

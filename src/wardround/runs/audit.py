@@ -1,0 +1,173 @@
+"""The audit log: append-only JSON lines, each chained by SHA-256 to the one before.
+
+A line is `{"line": n, "time": …, "event": …, …, "previous": h(n−1), "hash": h(n)}` with
+h(n) = SHA-256 of the line's bytes before `, "hash"`. These hold h(n−1), so an edited, removed, inserted or
+moved line breaks the chain at that place. What a chain cannot show by itself is that lines are missing at
+its end, or that all of it was written anew: for that, note the head hash elsewhere and give it to `verify`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from wardround.errors import WardroundError
+from wardround.runs.folder import finite
+
+__all__ = ["AuditLog", "head_of", "verify"]
+
+GENESIS = "0" * 64
+"""What the first line has before it."""
+TORN = "torn-line"
+"""The event that stands for a line whose writer was killed while writing it."""
+SEAL = re.compile(rb', "hash": "([0-9a-f]{64})"}\Z')
+RESERVED = {"line", "time", "event", "previous", "hash"}
+STEP = 65536
+
+
+class _Link(NamedTuple):
+    """What the next line has to know of the last one."""
+
+    line: int
+    hash: str
+
+
+class AuditLog:
+    """Appends to one log. Several processes may: each line is written, and flushed to disk, under a lock.
+
+    >>> import tempfile
+    >>> log = AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl")
+    >>> log.append("joined", client="hospital-00")
+    >>> log.append("quarantined", client="hospital-00", reason="broken scanner")
+    >>> verify(log.path)
+    2
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write one line; it is on the disk when this returns."""
+        taken = RESERVED & set(fields)
+        if taken:
+            raise ValueError(f"audit fields may not be called {', '.join(sorted(taken))}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = open(self.path, "a+b")  # noqa: SIM115 - closed below, held meanwhile
+        except OSError as error:
+            raise WardroundError(f"{self.path}: cannot be written ({error.strerror})") from None
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # goes with the handle, or with the process
+            whole, fragment = _tail(handle)
+            last = self._last(whole)
+            if fragment:
+                handle.truncate(handle.seek(0, os.SEEK_END) - len(fragment))
+                told = {"bytes": len(fragment), "text": fragment[:200].decode(errors="replace")}
+                last = _write(handle, last, TORN, told)
+            _write(handle, last, event, fields)
+
+    def _last(self, content: bytes | None) -> _Link:
+        if content is None:
+            return _Link(0, GENESIS)
+        try:
+            return _link(content)
+        except ValueError as error:
+            raise WardroundError(
+                f"{self.path}: its last line is no line of an audit log ({error}); "
+                "keep the file as evidence under another name, and a new one is begun"
+            ) from None
+
+
+def verify(path: Path, head: str | None = None) -> int:
+    """The number of lines of a whole log; an error that names the first broken line otherwise.
+
+    `head` is a hash noted earlier: the log must still hold the line that had it.
+    """
+    return _check(path, head).line
+
+
+def head_of(path: Path) -> str:
+    """The hash of the last line of a whole log: note it elsewhere to prove later that nothing was cut off."""
+    return _check(path, None).hash
+
+
+def _check(path: Path, head: str | None) -> _Link:
+    last, seen = _Link(0, GENESIS), head is None
+    for number, content in enumerate(_lines(path), start=1):
+        try:
+            link = _link(content)
+            previous = json.loads(content)["previous"]
+        except ValueError as error:
+            raise WardroundError(f"{path}: line {number} is broken: {error}") from None
+        if previous != last.hash or link.line != number:
+            raise WardroundError(
+                f"{path}: line {number} does not follow line {number - 1}: "
+                "lines were removed, added, moved or edited here"
+            )
+        last, seen = link, seen or link.hash == head
+    if not seen:
+        raise WardroundError(
+            f"{path}: none of its {last.line} lines has the hash {head}: "
+            "its end was cut off, or it was written anew"
+        )
+    return last
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # a line that is being written would look cut off
+            content = file.read()
+    except OSError as error:
+        raise WardroundError(f"{path}: cannot be read ({error.strerror})") from None
+    *whole, rest = content.split(b"\n")
+    yield from whole
+    if rest:
+        raise WardroundError(
+            f"{path}: line {len(whole) + 1} is only half written: its writer was killed, "
+            "or the file was cut; the next writer closes it off"
+        )
+
+
+def _link(content: bytes) -> _Link:
+    """Check a line by itself."""
+    seal = SEAL.search(content)
+    if seal is None:
+        raise ValueError("it has no hash at its end")
+    claimed = seal[1].decode()
+    if hashlib.sha256(content[: seal.start()]).hexdigest() != claimed:
+        raise ValueError("its hash is not that of its content, which was edited")
+    values = json.loads(content)
+    if not isinstance(values.get("line"), int) or not isinstance(values.get("previous"), str):
+        raise ValueError("it has no line number or no hash of the line before")
+    return _Link(values["line"], claimed)
+
+
+def _write(handle: BinaryIO, last: _Link, event: str, fields: dict[str, Any]) -> _Link:
+    values = {"line": last.line + 1, "time": time.time(), "event": event, **finite(fields)}
+    body = json.dumps(values | {"previous": last.hash}, allow_nan=False)[:-1].encode()
+    seal = hashlib.sha256(body).hexdigest()
+    handle.write(body + f', "hash": "{seal}"}}\n'.encode())
+    handle.flush()
+    os.fsync(handle.fileno())
+    return _Link(last.line + 1, seal)
+
+
+def _tail(handle: BinaryIO) -> tuple[bytes | None, bytes]:
+    """The last whole line, None where there is none, and what stands behind it without an end."""
+    place = handle.seek(0, os.SEEK_END)
+    content = b""
+    while place > 0 and content.count(b"\n") < 2:
+        step = min(place, STEP)
+        place -= step
+        handle.seek(place)
+        content = handle.read(step) + content
+    *whole, fragment = content.split(b"\n")
+    return (whole[-1] if whole else None), fragment

@@ -1,0 +1,236 @@
+"""A run's configuration: YAML in, every default filled in, every mistake said in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from wardround import aggregators, attacks, datasets, models
+from wardround.datasets import partition
+from wardround.errors import ConfigError, did_you_mean
+from wardround.privacy.params import PrivacyParams
+from wardround.registry import Parameters, Registry, explain
+from wardround.training import TrainingParams
+from wardround.training.engines import Device, Engine
+
+__all__ = ["AttackWindow", "RunConfig", "dotted", "load_config", "override", "parse_overrides", "read_yaml"]
+
+RECORD = "record"  # what a finished config.yaml holds beside the configuration: versions, who was Byzantine
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class AttackWindow(Parameters):
+    """Who attacks and when; the attack's own parameters stand beside these keys."""
+
+    fraction: float = Field(0.0, ge=0, le=1)
+    start: int = Field(1, ge=1)
+    end: int | None = None
+    clients: tuple[str, ...] | None = None
+    """The Byzantine clients by hand, instead of a fraction drawn from the seed."""
+
+    @model_validator(mode="after")
+    def _window_opens_before_it_closes(self) -> AttackWindow:
+        if self.end is not None and self.end <= self.start:
+            raise ValueError(f"end must be after start, got start {self.start}, end {self.end}")
+        if self.clients is not None and self.fraction:
+            raise ValueError("give fraction or clients, not both")
+        return self
+
+
+class Root(Parameters):
+    """The server's own trusted samples, for rules that need them."""
+
+    samples: int = Field(100, ge=1)
+
+
+# Which registry's members a section names, and the keys of the section that are not the member's own.
+SECTIONS: dict[str, tuple[Registry[Any], type[Parameters] | None]] = {
+    "dataset": (datasets.registry, None),
+    "partition": (partition.registry, None),
+    "model": (models.registry, None),
+    "aggregator": (aggregators.registry, None),
+    "attack": (attacks.registry, AttackWindow),
+}
+
+
+def _known_keys(section: str, member: str) -> list[str]:
+    registry, beside = SECTIONS[section]
+    return [*registry.get(member).Params.model_fields, *(beside.model_fields if beside else ())]
+
+
+def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A section `{name: …, parameters…}`, checked by its registry and filled with defaults."""
+    registry, beside = SECTIONS[section]
+    name = values.get("name", RunConfig.model_fields[section].default["name"])
+    where = f"{registry.kind} '{name}'"
+    known = _known_keys(section, name)
+    for key in values:
+        if key != "name" and key not in known:
+            raise ConfigError(f"{where}: unknown key '{key}'; {did_you_mean(str(key), known)}")
+    common = {} if beside is None else {k: v for k, v in values.items() if k in beside.model_fields}
+    own = {k: v for k, v in values.items() if k != "name" and k not in common}
+    filled = {} if beside is None else _build(beside, common, where).model_dump()
+    return {"name": name, **filled, **registry.validate(name, own).model_dump()}
+
+
+def _build(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error, model)}") from None
+
+
+class RunConfig(Parameters):
+    """Everything a run depends on."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)
+    dataset: dict[str, Any] = {"name": "icu"}
+    partition: dict[str, Any] = {"name": "dirichlet"}
+    model: dict[str, Any] = {"name": "mlp"}
+    training: TrainingParams = TrainingParams()
+    aggregator: dict[str, Any] = {"name": "fedavg"}
+    attack: dict[str, Any] = {"name": "none"}
+    privacy: PrivacyParams = PrivacyParams()
+    root: Root = Root()
+    rounds: int = Field(100, ge=1)
+    participation: float = Field(1.0, gt=0, le=1)
+    evaluate_every: int = Field(1, ge=1)
+    server_lr: float = Field(1.0, gt=0)
+    seed: int = Field(0, ge=0)
+    engine: Engine = "auto"
+    """Who trains the clients; the record says which one ran."""
+    device: Device = "auto"
+
+    @field_validator(*SECTIONS)
+    @classmethod
+    def _member(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        assert info.field_name is not None
+        return _checked(info.field_name, values)
+
+    @model_validator(mode="after")
+    def _rule_can_work_in_this_mode(self) -> RunConfig:
+        problem = self.privacy.why_not(self.aggregator["name"])
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    def section(self, name: str) -> tuple[str, dict[str, Any]]:
+        """A member section as (name, parameters)."""
+        values = dict(getattr(self, name))
+        return values.pop("name"), values
+
+    def window(self) -> AttackWindow:
+        """Who attacks and when."""
+        return AttackWindow(**{key: self.attack[key] for key in AttackWindow.model_fields})
+
+    def attack_parameters(self) -> tuple[str, dict[str, Any]]:
+        """The attack's name and its own parameters, without the window."""
+        name, values = self.section("attack")
+        return name, {key: value for key, value in values.items() if key not in AttackWindow.model_fields}
+
+    def plain(self) -> dict[str, Any]:
+        """Nothing but dicts, lists, strings and numbers: what goes into a file."""
+        return json.loads(self.model_dump_json())
+
+    @property
+    def hash(self) -> str:
+        """The same for the same experiment, whatever it is called."""
+        content = {key: value for key, value in self.plain().items() if key != "name"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.name}-{self.hash}"
+
+
+def load_config(values: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """Check a configuration; `where` (usually the file) opens every error message."""
+    values = {key: value for key, value in values.items() if key != RECORD}
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error, RunConfig)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except TypeError as error:
+        raise ConfigError(f"{where}: keys must be words ({error})") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from a file, or one line on what is wrong with it."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: not valid YAML{line}: {getattr(error, 'problem', error)}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected keys and values, got {type(values).__name__}")
+    return values
+
+
+def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Apply dotted keys: `["aggregator.name=krum", "seed=3"]` or `{"aggregator.name": "krum"}`.
+
+    A new name in a section leaves behind the old member's parameters that the new one does not have.
+
+    >>> override({"aggregator": {"name": "caac", "t_boot": 5}}, ["aggregator.name=fedavg", "seed=3"])
+    {'aggregator': {'name': 'fedavg'}, 'seed': 3}
+    """
+    flat = parse_overrides(changes)
+    result: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+    # Names first, so that `attack.scale=1 attack.name=sign-flip` means the same in either order.
+    for key, value in sorted(flat.items(), key=lambda pair: not pair[0].endswith(".name")):
+        *path, last = key.split(".")
+        place: Any = result
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"'{key}': {part} is not a section")
+        if last == "name" and len(path) == 1 and path[0] in SECTIONS and place.get("name") != value:
+            kept = _known_keys(path[0], value)
+            for stale in [k for k in place if k not in kept]:
+                del place[stale]
+        place[last] = value
+    return result
+
+
+def parse_overrides(changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides as a mapping of dotted keys to values; texts `key=value` are read as YAML."""
+    return dict(changes.items() if isinstance(changes, Mapping) else map(_pair, changes))
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested overrides as dotted ones.
+
+    >>> dotted({"attack": {"name": "alie", "k": 2}, "seed": 1})
+    {'attack.name': 'alie', 'attack.k': 2, 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping)
+        flat |= dotted(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
+
+
+def _pair(change: str) -> tuple[str, Any]:
+    key, equals, value = change.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"'{change}': an override is written key=value, for example seed=3")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"'{change}': the value is not valid YAML") from None

@@ -1,0 +1,109 @@
+"""The resident trainer: bytes in, bytes out, and nobody else's."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from wardround.errors import WardroundError
+from wardround.flower.hospital.trainer_daemon import Resident, ask
+
+
+@pytest.fixture
+def serve(tmp_path):
+    def start(answer):
+        resident = Resident(tmp_path / "trainer", answer)
+        threading.Thread(target=resident.serve_forever, daemon=True).start()
+        return resident.path
+
+    return start
+
+
+@pytest.mark.parametrize("size", [0, 1, 5_000_000])
+def test_blobs_of_any_size_come_back(serve, size):
+    content = os.urandom(size)
+    assert ask(serve(lambda request: request[::-1]), content) == content[::-1]
+
+
+def test_only_its_owner_may_open_it(serve):
+    assert stat.S_IMODE(serve(bytes).stat().st_mode) == 0o600
+
+
+def test_a_failure_costs_one_request(serve):
+    def answer(request):
+        if request == b"user":
+            raise WardroundError("the weights do not fit")
+        if request == b"defect":
+            raise KeyError("oops")
+        return b"fine"
+
+    path = serve(answer)
+    with pytest.raises(WardroundError, match="the weights do not fit"):
+        ask(path, b"user")
+    with pytest.raises(WardroundError, match="KeyError: 'oops'"):
+        ask(path, b"defect")
+    assert ask(path, b"") == b"fine"
+
+
+def test_a_trainer_that_is_not_there(tmp_path):
+    with pytest.raises(WardroundError, match="is not there"):
+        ask(tmp_path / "trainer", b"", patience=0.0)
+
+
+def test_a_stranger_that_hangs_up_does_no_harm(serve):
+    import socket
+
+    path = serve(bytes)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(path))
+        stranger.sendall(b"\xff" * 8)  # more than any message
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(path))
+        stranger.sendall(b"\x05\0\0\0\0\0\0\0ab")
+    assert ask(path, b"x") == b"x"
+
+
+CODE = """
+import sys, time
+from pathlib import Path
+from wardround.flower.hospital.trainer_daemon import Resident
+
+def answer(request):
+    print("asked", flush=True)
+    if request == b"sleep":
+        time.sleep(600)
+    return request
+
+Resident(Path(sys.argv[1]), answer).serve_forever()
+"""
+
+
+def test_one_that_is_killed_at_work_and_started_anew(tmp_path):
+    path = tmp_path / "trainer"
+    command = [sys.executable, "-c", CODE, str(path)]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        told: list[str] = []
+
+        def wait():
+            try:
+                ask(path, b"sleep")
+            except WardroundError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert trainer.stdout.readline() == b"asked\n"
+        os.kill(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+        thread.join(60)
+        assert told == ["the hospital's trainer ended in the middle of its work"]
+        trainer = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert ask(path, b"again") == b"again"  # waits until it listens
+    finally:
+        trainer.kill()
+        trainer.wait()

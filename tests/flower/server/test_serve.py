@@ -1,0 +1,237 @@
+"""`serve` and `join` before anything is started: what is asked for, what is refused, what is printed."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+pytest.importorskip("flwr")
+
+from wardround.cli.main import app
+from wardround.errors import ConfigError, WardroundError
+from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
+from wardround.flower.hospital.join import Joiner
+from wardround.flower.processes import Processes, one_at_a_time
+from wardround.flower.server.serve import Server
+
+DATA = {"name": "synthetic", "samples": 100, "features": 4}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    make_server_certificate(tmp_path / "keys", ["127.0.0.1"])
+    make_node_keys(tmp_path / "keys", ["hospital-a", "hospital-b"])
+    return KeyFiles(tmp_path / "keys")
+
+
+@pytest.fixture
+def fed(tmp_path, keys):
+    def write(**federation):
+        tls = {
+            "certificate": str(keys.server),
+            "certificate_key": str(keys.server_key),
+            "root_certificates": str(keys.authority),
+            "node_keys": str(keys.nodes),
+        }
+        told = {"clients": 2, **tls, **federation}
+        kept = {key: value for key, value in told.items() if value is not None}
+        path = tmp_path / "fed.yaml"
+        path.write_text(yaml.safe_dump({"aggregator": {"name": "fedavg"}, "federation": kept}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def hospital(tmp_path, keys):
+    def write(**values):
+        own = {"root_certificates": str(keys.authority), "node_key": str(keys.nodes / "hospital-a")}
+        told = {"name": "hospital-a", "dataset": DATA, **own, **values}
+        path = tmp_path / "hospital.yaml"
+        path.write_text(yaml.safe_dump({key: value for key, value in told.items() if value is not None}))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("federation", "words"),
+    [
+        ({"certificate": None}, "federation.certificate is required"),
+        ({"certificate_key": "nowhere.key"}, r"federation.certificate_key: .*nowhere.key cannot be read"),
+        ({"node_keys": None}, "federation.node_keys is required"),
+        ({"node_keys": "nowhere"}, "nowhere: no such folder"),
+        ({"prot": 8000}, "did you mean 'port'"),
+        ({"port": 99999}, "port"),
+    ],
+)
+def test_a_server_that_cannot_be(fed, tmp_path, federation, words):
+    path = fed(**federation)
+    with pytest.raises(ConfigError, match=words):
+        Server.load(path, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"root_certificates": None}, "root_certificates is required"),
+        ({"node_key": "nowhere"}, "nowhere cannot be read"),
+        ({"superlink": "https://fed.example.org"}, "is no address; for example"),
+        ({"superlink": "fed.example.org:99999"}, "is no address; for example"),
+        ({"dataset": {"name": "synthtic"}}, "did you mean 'synthetic'"),
+    ],
+)
+def test_a_hospital_that_cannot_be(hospital, values, words):
+    with pytest.raises(ConfigError, match=words):
+        Joiner.load(hospital(**values))
+
+
+def test_a_private_key_that_others_can_read(hospital, keys):
+    (keys.nodes / "hospital-a").chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read this private key; run: chmod 600"):
+        Joiner.load(hospital())
+
+
+@pytest.mark.slow
+def test_mistakes_on_the_command_line_are_one_line(tmp_path):
+    program = str(Path(sys.executable).parent / "wardround")
+    wrong = tmp_path / "nowhere.yaml"
+    told = subprocess.run(
+        [program, "serve", "--config", str(wrong)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"wardround: {wrong}")
+    assert len(told.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_in_use(fed, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"federation.port: cannot listen on 127.0.0.1:{port} \(Address"
+        ):
+            Server.load(fed(port=port), tmp_path / "runs").serve(print)
+
+
+def test_the_superlink_is_for_this_machine_and_the_gate_for_the_world(fed, tmp_path):
+    server = Server.load(fed(host="0.0.0.0", port=8443), tmp_path / "runs")
+    superlink, gate = " ".join(server.superlink(8001)), " ".join(server.gate(8001))
+    assert "--host 127.0.0.1 --port 8001" in superlink
+    assert "--enable-supernode-auth" in superlink
+    assert "--insecure" not in superlink
+    assert "--disable-runtime-dependency-installation" in superlink
+    assert "--host 0.0.0.0 --port 8443 --to https://127.0.0.1:8001" in gate
+    assert "--node-keys" in gate
+
+
+def test_printed_commands_are_a_shell_script(fed, hospital, tmp_path):
+    for arguments in (
+        ["serve", "--config", str(fed()), "--out", str(tmp_path / "runs"), "--print"],
+        ["join", "--config", str(hospital()), "--print"],
+    ):
+        told = CliRunner().invoke(app, arguments)
+        assert told.exit_code == 0, told.output
+        subprocess.run(["bash", "-n"], input=told.stdout, text=True, check=True)
+        assert "export FLWR_TELEMETRY_ENABLED=0" in told.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_insecure_is_said_aloud(fed, hospital, tmp_path):
+    assert "--insecure" in Server.load(
+        fed(certificate=None, node_keys=None), tmp_path / "runs", True
+    ).superlink(1)
+    assert "--insecure" in Joiner.load(hospital(node_key=None), True).supernode(tmp_path / "trainer")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path = fed(port=taken.getsockname()[1])
+        told = CliRunner().invoke(
+            app, ["serve", "--config", str(path), "--out", str(tmp_path / "runs"), "--insecure"]
+        )
+    assert "INSECURE" in told.stderr
+
+
+def test_one_at_a_time(tmp_path):
+    with (
+        one_at_a_time(tmp_path / "state", "this federation"),
+        pytest.raises(WardroundError, match="this federation is running already"),
+        one_at_a_time(tmp_path / "state", "this federation"),
+    ):
+        raise AssertionError("two at a time")
+
+
+PARENT = """
+import subprocess, sys, time
+from pathlib import Path
+from wardround.flower.processes import Processes
+
+folder = Path(sys.argv[1])
+child = [sys.executable, "-c", "import time; time.sleep(600)", str(folder)]
+detached = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(600)"
+with Processes(folder, {}) as processes:
+    processes.start("child", child)
+    processes.start("forker", [sys.executable, "-c", detached, *child])
+    time.sleep(600)
+"""
+
+
+def mine(folder):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(str(folder)) in command:
+            found.append(int(pid))
+    return found
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_its_parent(tmp_path, number):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # also in the background
+    )
+    try:
+        wait_until(lambda: len(mine(tmp_path)) == 4)  # parent, child, forker, the forker's detached child
+        parent.send_signal(number)
+        parent.wait(120)
+        if number == signal.SIGKILL:  # the kernel ends its children, and the guardian what these had started
+            wait_until(lambda: not mine(tmp_path))
+        else:
+            assert mine(tmp_path) == []
+    finally:
+        parent.kill()
+        parent.wait()
+        for pid in mine(tmp_path):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_process_that_ended_is_named_with_its_last_words(tmp_path):
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("superlink", [sys.executable, "-c", "raise SystemExit('no such database')"])
+        with pytest.raises(WardroundError, match=r"superlink ended with code 1: no such database"):
+            wait_until(lambda: processes.check())

@@ -1,0 +1,164 @@
+"""The audit log: whatever is done to it behind its back shows, and a killed writer does no harm."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wardround.errors import WardroundError
+from wardround.runs.audit import AuditLog, head_of, verify
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(5):
+        log.append("sent", client=f"hospital-{number:02d}", norm=1.5 * number)
+    return log
+
+
+def tamper(log, change):
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    log.path.write_bytes(b"".join(change(lines)))
+
+
+def test_lines_are_json_with_their_fields(log):
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line["line"] for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[3]["client"] == "hospital-03"
+    assert lines[3]["norm"] == 4.5
+    assert lines[3]["previous"] == lines[2]["hash"]
+    assert verify(log.path) == 5
+    assert head_of(log.path) == lines[-1]["hash"]
+
+
+def test_what_json_cannot_say_becomes_null(log):
+    log.append("sent", client="hospital-05", norm=float("nan"))
+    assert json.loads(log.path.read_text().splitlines()[-1])["norm"] is None
+    assert verify(log.path) == 6
+
+
+def test_fields_may_not_hide_the_chain(log):
+    with pytest.raises(ValueError, match="hash"):
+        log.append("sent", hash="mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        (lambda lines: [*lines[:2], lines[2].replace(b"hospital-02", b"hospital-99"), *lines[3:]], 3),
+        (lambda lines: [*lines[:4], lines[4].replace(b"6.0", b"0.1")], 5),
+        (lambda lines: [*lines[:1], *lines[2:]], 2),
+        (lambda lines: lines[1:], 1),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
+        (lambda lines: [*lines[:2], lines[1], *lines[2:]], 3),
+        (lambda lines: [*lines[:3], b"\n", *lines[3:]], 4),
+        (lambda lines: [*lines[:3], b'{"line": 4}\n', *lines[4:]], 4),
+        (lambda lines: [*lines[:4], lines[4][:-1]], 5),
+        (lambda lines: [*lines[:4], lines[4][:20]], 5),
+    ],
+    ids=[
+        "edit",
+        "edit-last",
+        "remove",
+        "remove-first",
+        "swap",
+        "repeat",
+        "empty",
+        "foreign",
+        "no-newline",
+        "cut",
+    ],
+)
+def test_tampering_is_found_where_it_was_done(log, change, broken):
+    tamper(log, change)
+    with pytest.raises(WardroundError, match=f"line {broken} "):
+        verify(log.path)
+
+
+def test_a_shortened_or_rewritten_log_is_found_by_its_head(log):
+    head = head_of(log.path)
+    log.append("sent", client="hospital-05")
+    assert verify(log.path, head) == 6  # it went on since
+    tamper(log, lambda lines: lines[:4])
+    assert verify(log.path) == 4  # nothing shows without the head
+    with pytest.raises(WardroundError, match="cut off, or it was written anew"):
+        verify(log.path, head)
+
+
+@pytest.mark.parametrize("left", [1, 40, -1])
+def test_a_half_written_line_is_closed_off_and_the_chain_goes_on(log, left):
+    tamper(log, lambda lines: [*lines[:4], lines[4][:left]])
+    AuditLog(log.path).append("started")
+    assert verify(log.path) == 6
+    events = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line["event"] for line in events[4:]] == ["torn-line", "started"]
+    assert events[4]["text"].startswith("{")
+
+
+def test_only_a_fragment_in_the_file(tmp_path):
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.path.write_bytes(b'{"line": 1, "ti')
+    log.append("started")
+    assert verify(log.path) == 2
+
+
+def test_a_last_line_of_something_else_is_not_appended_to(log):
+    with open(log.path, "a") as file:
+        file.write("hello\n")
+    with pytest.raises(WardroundError, match="keep the file as evidence"):
+        log.append("sent")
+    assert log.path.read_text().endswith("hello\n")
+
+
+def test_lines_longer_than_a_read(log):
+    for _ in range(3):
+        log.append("weights", weights=[0.123456789] * 20_000)
+    assert verify(log.path) == 8
+
+
+def test_a_missing_log_is_one_line(tmp_path):
+    with pytest.raises(WardroundError, match="No such file"):
+        verify(tmp_path / "audit.jsonl")
+
+
+def _append_many(path, name):
+    for number in range(40):
+        AuditLog(path).append("sent", client=name, number=number)
+
+
+def test_several_processes_write_one_chain(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append_many, args=(path, f"w{i}")) for i in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert verify(path) == 120
+
+
+@pytest.mark.slow
+def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    code = (
+        "import sys; from pathlib import Path; from wardround.runs.audit import AuditLog\n"
+        "while True: AuditLog(Path(sys.argv[1])).append('sent', data='x' * 5000)"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    try:
+        deadline = time.monotonic() + 120
+        while not (path.exists() and path.stat().st_size > 50_000) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    whole = path.read_bytes().count(b"\n")
+    assert whole >= 5
+    AuditLog(path).append("started")
+    assert verify(path) >= whole + 1

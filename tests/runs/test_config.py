@@ -1,0 +1,114 @@
+import pytest
+import yaml
+
+from wardround.errors import ConfigError
+from wardround.experiments import load_config, override, presets, read_yaml
+
+
+def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
+    config = load_config({})
+    assert config.dataset["name"] == "icu"
+    assert config.partition == config.partition | {"name": "dirichlet", "clients": 20, "alpha": 0.1}
+    assert config.training.optimizer == "adam"
+    assert config.training.batch_size == 32
+    assert config.rounds == 100
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"agregator": {}}, r"f.yaml: unknown key 'agregator'; did you mean 'aggregator'\?"),
+        ({"aggregator": {"name": "krumm"}}, r"unknown aggregator 'krumm'.*known:.*fedavg"),
+        ({"aggregator": {"name": "caac", "tboot": 3}}, r"unknown key 'tboot'; did you mean 't_boot'"),
+        ({"aggregator": "caac"}, r"aggregator: must be a valid dictionary"),
+        ({"partition": {"name": "dirichlet", "alpha": -1}}, r"alpha: must be greater than 0, got -1"),
+        (
+            {"partition": {"name": "dirichlet", "clients": 0}},
+            r"clients: must be greater than or equal to 1, got 0",
+        ),
+        ({"training": {"optimiser": "adam"}}, r"unknown key 'training.optimiser'; did you mean 'optimizer'"),
+        ({"training": {"lr": 0}}, r"training.lr: must be greater than 0, got 0"),
+        (
+            {"attack": {"name": "sign-flip", "fracton": 0.2}},
+            r"unknown key 'fracton'; did you mean 'fraction'",
+        ),
+        ({"attack": {"name": "sign-flip", "fraction": 1.5}}, r"fraction: must be less than or equal to 1"),
+        ({"attack": {"name": "sign-flip", "start": 9, "end": 9}}, r"end must be after start"),
+        ({"attack": {"name": "sign-flip", "clients": ["a"], "fraction": 0.1}}, r"not both"),
+        ({"privacy": {"mode": "secret"}}, r"privacy.mode"),
+        ({"rounds": "many"}, r"rounds: must be a valid integer"),
+        ({"seed": -1}, r"seed"),
+        ({"name": "../up"}, r"name"),
+        ({"server_lr": float("nan")}, r"server_lr: must be a finite number"),
+        ({3: 4}, r"keys must be words"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(values, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(values, "f.yaml")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("f.yaml: ")
+
+
+def test_a_section_without_a_name_is_of_the_default_member():
+    assert load_config({"partition": {"alpha": 1.0}}).partition["name"] == "dirichlet"
+
+
+def test_the_hash_is_of_the_experiment_not_of_its_name():
+    one, other = load_config({"name": "a"}), load_config({"name": "b"})
+    assert one.hash == other.hash
+    assert one.run_name != other.run_name
+    assert load_config({"seed": 1}).hash != one.hash
+    assert load_config({"aggregator": {"name": "fedavg"}}).hash == one.hash, "defaults written out or not"
+
+
+def test_what_is_written_can_be_read_again():
+    config = load_config({"aggregator": {"name": "caac"}, "attack": {"name": "sign-flip", "fraction": 0.2}})
+    again = load_config({**yaml.safe_load(yaml.safe_dump(config.plain())), "record": {"anything": 1}})
+    assert again == config
+
+
+def test_overrides_reach_every_depth_and_order_does_not_matter():
+    base = {"attack": {"name": "none", "fraction": 0.2}}
+    one = override(base, ["attack.scale=3", "attack.name=sign-flip", "rounds=7", "model.hidden=[4, 2]"])
+    assert one["attack"] == {"name": "sign-flip", "fraction": 0.2, "scale": 3}
+    assert one["rounds"] == 7
+    assert one["model"] == {"hidden": [4, 2]}
+    assert base == {"attack": {"name": "none", "fraction": 0.2}}, "the input is left alone"
+
+
+@pytest.mark.parametrize("change", ["seed", "=3", "seed=[1", "rounds.x=1"])
+def test_a_wrong_override_is_an_error(change):
+    with pytest.raises(ConfigError):
+        load_config(override({"rounds": 3}, [change]))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [1", "not valid YAML in line"),
+        ("- 1\n- 2\n", "expected keys and values"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_not_a_configuration(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError, match=message):
+        read_yaml(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such file"):
+        read_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_every_scenario_is_a_valid_override_and_other_keys_go_above_it():
+    for name in presets.scenarios():
+        assert load_config(override({}, {"scenario": name})).attack["name"]
+    config = load_config(override({}, ["scenario=dos-noise-40", "partition.clients=20", "attack.start=5"]))
+    assert config.attack["fraction"] == 0.4
+    assert config.attack["start"] == 5
+    assert config.partition["clients"] == 20
+    with pytest.raises(ConfigError, match="unknown scenario 'dos-noise'; did you mean 'dos-noise-40'"):
+        override({}, ["scenario=dos-noise"])

@@ -1,0 +1,86 @@
+"""Setting a client aside and letting it back in, while others write to the same run."""
+
+import json
+import threading
+
+import pytest
+
+from wardround.errors import ConfigError, WardroundError
+from wardround.runs.audit import AuditLog, verify
+from wardround.runs.folder import RunFolder
+from wardround.runs.quarantine import quarantine, quarantined, release
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_config({"name": "fed"})
+    folder.append({"round": 1}, [{"round": 1, "client": f"hospital-{i:02d}"} for i in range(3)])
+    return tmp_path
+
+
+def events(run):
+    return [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]
+
+
+def test_a_client_is_set_aside_and_let_back_in(run):
+    assert quarantined(run) == {}
+    quarantine(run, "hospital-01", "broken scanner")
+    assert quarantined(run) == {"hospital-01": "broken scanner"}
+    release(run, "hospital-01", "scanner mended")
+    assert quarantined(run) == {}
+    told = [(line["event"], line["client"], line["reason"]) for line in events(run)]
+    assert told == [
+        ("quarantined", "hospital-01", "broken scanner"),
+        ("released", "hospital-01", "scanner mended"),
+    ]
+    assert all(line["user"] for line in events(run))
+    assert verify(run / "audit.jsonl") == 2
+
+
+@pytest.mark.parametrize(
+    ("act", "client", "reason", "words"),
+    [
+        (quarantine, "hospital-7", "why", "did you mean 'hospital-0"),
+        (quarantine, "hospital-01", "  ", "--reason"),
+        (quarantine, "hospital-00", "again", "already \\(first\\)"),
+        (release, "hospital-02", "why", "not quarantined; did you mean 'hospital-00'"),
+    ],
+)
+def test_mistakes_change_nothing(run, act, client, reason, words):
+    quarantine(run, "hospital-00", "first")
+    with pytest.raises(ConfigError, match=words):
+        act(run, client, reason)
+    assert quarantined(run) == {"hospital-00": "first"}
+    assert len(events(run)) == 1
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(ConfigError, match="not a run folder"):
+        quarantine(tmp_path / "nowhere", "hospital-00", "why")
+
+
+def test_before_the_first_round_any_name_will_do(tmp_path):
+    RunFolder(tmp_path).write_config({"name": "fed"})
+    quarantine(tmp_path, "hospital-09", "not yet audited")
+    assert "hospital-09" in quarantined(tmp_path)
+
+
+def test_a_broken_state_file_is_not_taken_for_nobody(run):
+    (run / "quarantine.json").write_text("[1]")
+    with pytest.raises(WardroundError, match=r"quarantine\.json"):
+        quarantined(run)
+
+
+def test_operators_and_the_coordinator_at_once(run):
+    log = AuditLog(run / "audit.jsonl")
+    clients = [f"hospital-{i:02d}" for i in range(3)]
+    threads = [threading.Thread(target=quarantine, args=(run, c, "all at once")) for c in clients]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        log.append("round", round=number)
+    for thread in threads:
+        thread.join()
+    assert set(quarantined(run)) == set(clients)
+    assert verify(log.path) == 23
