@@ -10,7 +10,7 @@ import pytest
 import wardround
 
 PACKAGE = Path(wardround.__file__).parent
-FOUNDATION = {"errors", "registry", "randomness", "threads"}
+FOUNDATION = {"errors", "files", "records", "registry", "randomness", "threads"}
 LIBRARY = {"updates", "aggregators", "attacks", "datasets", "models", "training", "privacy"}
 MAY_IMPORT = {
     "updates": set(),

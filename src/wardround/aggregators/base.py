@@ -6,9 +6,9 @@ left, and spreading the result over all clients again happens here, once, for al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -131,6 +131,17 @@ class Aggregator(Configurable):
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
     needs_server: ClassVar[bool] = False
+    sees: ClassVar[Literal["rows", "scalars", "reports"]] = "rows"
+    """What of the updates the weights depend on: the rows themselves, only each row's norm and cosine to the last
+    aggregate, or only what clients report. Decides in which encrypted modes the rule can work."""
+    is_robust: ClassVar[bool] = True
+    """Does the rule defend against Byzantine clients at all? False for plain averages."""
+    reasons: ClassVar[Mapping[int, str]] = {}
+    """What the codes in the rule's column `why` mean, in words."""
+
+    def profile_table(self) -> dict[str, dict[str, float]] | None:
+        """What the rule remembers of each client, client → column → value; None for a rule without profiles."""
+        return None
 
     @property
     def client_policy(self) -> ClientPolicy:

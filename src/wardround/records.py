@@ -1,0 +1,229 @@
+"""What a run folder holds, as types: one record per round, one per client and round, and a summary.
+
+Everyone who writes or reads a run folder uses these. `line()` gives the JSON of a record, `from_line()` reads it back.
+
+Schema versions (`record.schema` in config.yaml):
+
+* 1 (no version written): clients that were left out had a text `dropped`, which began with `quarantined: ` for
+  those in quarantine. Such folders are still read.
+* 2: `status` and `reason` per client; `left_out` per round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from wardround.errors import DataError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "ClientRecord",
+    "LeftOut",
+    "RoundRecord",
+    "Status",
+    "Summary",
+    "check_schema",
+    "finite",
+]
+
+SCHEMA_VERSION = 2
+"""Of the files in a run folder. A reader of an older version reads what it knows; a newer version is refused."""
+
+Status = Literal["ok", "dropped", "absent", "quarantined"]
+"""ok: the update was used. dropped: malformed or refused. absent: no answer. quarantined: not asked."""
+Metrics = dict[str, float | None]
+
+_QUARANTINED_V1 = "quarantined: "
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a client had no part in a round."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """Everything a run records about one client in one round."""
+
+    round: int
+    client: str
+    status: Status = "ok"
+    reason: str | None = None
+    """Why the client was left out; None where `status` is ok."""
+    byzantine: bool = False
+    """Ground truth of a simulated attack: this client is one of the attackers."""
+    attacking: bool = False
+    """Ground truth: it is an attacker and its attack is on in this round."""
+    num_samples: float | None = None
+    weight: float | None = None
+    score: float | None = None
+    flag: bool | None = None
+    columns: Mapping[str, float | None] = field(default_factory=dict)
+    """The rule's own diagnostics, `norm` where updates are in the clear, and `reported_…` metrics of the client."""
+
+    def line(self) -> dict[str, Any]:
+        """One line of clients.jsonl: the columns stand beside the other keys."""
+        own = {name: getattr(self, name) for name in _CLIENT_FIELDS}
+        return finite({**own, **self.columns})
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> ClientRecord:
+        """Read a line of any schema version up to this one."""
+        values = {name: line[name] for name in _CLIENT_FIELDS if name in line}
+        extra = {name: value for name, value in line.items() if name not in _CLIENT_FIELDS}
+        if "status" not in line:
+            reason = extra.pop("dropped", None)
+            if reason:
+                left_out = _left_out_v1(str(reason))
+                values |= {"status": left_out.status, "reason": left_out.reason}
+        return cls(**values, columns=extra)
+
+    def __getitem__(self, name: str) -> Any:
+        """A field or a column by its name in the file; KeyError where the record has neither."""
+        return getattr(self, name) if name in _CLIENT_FIELDS else self.columns[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A field or a column by its name in the file, `default` where the record has neither."""
+        return getattr(self, name) if name in _CLIENT_FIELDS else self.columns.get(name, default)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """Everything a run records about one round."""
+
+    round: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall-clock time of the phases train, attack, aggregate and evaluate."""
+    metrics: Metrics | None = None
+    """On the test split, where the round has an evaluation."""
+    validation: Metrics | None = None
+    per_client: Mapping[str, Metrics] | None = None
+    """Each client's figures on its own test samples: after the last round, and in every evaluated round where
+    BatchNorm stays with the clients."""
+    skipped: str | None = None
+    """Why the model did not move in this round."""
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    """Clients without a part in the round."""
+    privacy: Mapping[str, float] | None = None
+    """What the run has spent so far, where it has differential privacy."""
+    memory_mb: float | None = None
+    """Peak resident memory of the process so far; None where the platform does not tell."""
+    clients: Sequence[ClientRecord] = ()
+    """One record per client; they are written to clients.jsonl."""
+
+    def line(self) -> dict[str, Any]:
+        """One line of rounds.jsonl; keys that hold nothing are left out, but for the first five."""
+        always = ("round", "seconds", "metrics", "validation", "memory_mb")
+        line: dict[str, Any] = {name: getattr(self, name) for name in always}
+        if self.left_out:
+            line["left_out"] = {
+                client: {"status": one.status, "reason": one.reason} for client, one in self.left_out.items()
+            }
+        for name in ("skipped", "per_client", "privacy"):
+            if getattr(self, name):
+                line[name] = getattr(self, name)
+        return finite(line)
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> RoundRecord:
+        """Read a line of any schema version up to this one."""
+        known = {name.name for name in fields(cls)} - {"left_out", "clients"}
+        values = {name: value for name, value in line.items() if name in known}
+        if "left_out" in line:
+            left_out = {
+                client: LeftOut(_status(one.get("status")), str(one.get("reason")))
+                for client, one in line["left_out"].items()
+            }
+        else:
+            left_out = {client: _left_out_v1(str(why)) for client, why in (line.get("dropped") or {}).items()}
+        return cls(**values, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to, as summary.json holds it."""
+
+    status: Literal["finished", "stopped", "failed"]
+    rounds: int = 0
+    reason: str | None = None
+    final: Mapping[str, Any] | None = None
+    """Test metrics of the last evaluated round, and its number."""
+    best: Mapping[str, Any] | None = None
+    """Test metrics of the round that was best on validation, and its number."""
+    rounds_to_90: int | None = None
+    detection: Mapping[str, Any] | None = None
+    suppression: Mapping[str, Any] | None = None
+    skipped_rounds: int = 0
+    dropped_updates: int = 0
+    overhead: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Mapping[str, float] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Did all rounds of the run take place?"""
+        return self.status == "finished"
+
+    @property
+    def auroc(self) -> float | None:
+        """The final AUROC, None where the run has none."""
+        return (self.final or {}).get("auroc")
+
+    def plain(self) -> dict[str, Any]:
+        """What goes into summary.json; `reason` and `privacy` only where there are any."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        optional = ("reason", "privacy")
+        return finite(
+            {name: value for name, value in values.items() if name not in optional or value is not None}
+        )
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Summary:
+        """Read summary.json; keys that this version does not know are left out."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+_CLIENT_FIELDS = tuple(one.name for one in fields(ClientRecord) if one.name != "columns")
+
+
+def check_schema(record: Mapping[str, Any], where: object) -> None:
+    """Refuse a run folder that a newer version wrote."""
+    version = record.get("schema", 1)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise DataError(
+            f"{where}: written in schema {version}; this version reads up to {SCHEMA_VERSION}: upgrade wardround"
+        )
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null.
+
+    >>> finite({"loss": math.inf, "auroc": [0.5, math.nan]})
+    {'loss': None, 'auroc': [0.5, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def _status(value: Any) -> Status:
+    if value not in get_args(Status):
+        raise DataError(f"a client's status is one of {', '.join(get_args(Status))}, got {value!r}")
+    status: Status = value
+    return status
+
+
+def _left_out_v1(reason: str) -> LeftOut:
+    if reason.startswith(_QUARANTINED_V1):
+        return LeftOut("quarantined", reason.removeprefix(_QUARANTINED_V1))
+    return LeftOut("dropped", reason)
