@@ -1,7 +1,7 @@
-"""Orders out, answers in, with a deadline: whatever a hospital does or does not do, this comes back.
+"""Send orders to nodes and collect their replies until a deadline, whatever a node does or fails to do.
 
-Answers are matched by the id of the message they reply to. (The sender of an error reply is the SuperLink, not the
-node.) What comes after the deadline, or twice, is told and not used.
+A reply is matched by the id of the message it answers. (The sender of an error reply is the SuperLink, not the
+node.) A reply that comes after the deadline, or twice, is reported and not used.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from flwr.serverapp import Grid
 from wardround.errors import WardroundError
 from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note, from_records, to_records
 
-__all__ = ["SHORTEST_NAP", "Exchange", "Failure", "Reply"]
+__all__ = ["SHORTEST_SLEEP", "Broker", "Failure", "Reply"]
 
 TYPES = {HELLO: MessageType.QUERY, TRAIN: MessageType.TRAIN, EVALUATE: MessageType.EVALUATE}
-GRACE = 2.0
-"""Messages live this many times the deadline, so that a late answer is seen, and said to be late."""
-SHORTEST_NAP = 0.01
+LIFETIME = 2.0
+"""Messages live this many times the deadline, so that a late reply is seen and reported as late."""
+SHORTEST_SLEEP = 0.01
 """Seconds: waiting must not keep a core busy."""
 NODE_GONE = 5
 """Flower's code for a node that is no longer there."""
@@ -29,7 +29,7 @@ NODE_GONE = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer."""
+    """Why there is no usable reply."""
 
     reason: str
 
@@ -39,103 +39,130 @@ Reply = Note | Failure
 
 @dataclass(frozen=True)
 class _Sent:
-    who: str
+    """One order on its way to one node."""
+
+    recipient: str
     kind: str
     round: int
     expires: float
 
 
-class Exchange:
-    """All messages of one run. `notice(event, who, round, reason)` is told what comes late or twice."""
+class Broker:
+    """All messages of one run between the server and its hospitals.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        poll_seconds: Time between two looks for replies.
+        on_unusable: Called as `on_unusable(event, sender, round, reason)` for a reply that comes `late` or is
+            `repeated`.
+        clock: Seconds that only grow.
+        sleep: Waits that many seconds.
+    """
 
     def __init__(
         self,
         grid: Grid,
         poll_seconds: float,
-        notice: Callable[[str, str, int, str], None],
+        on_unusable: Callable[[str, str, int, str], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.grid, self.poll_seconds, self.notice = grid, poll_seconds, notice
+        self.grid, self.poll_seconds, self.on_unusable = grid, poll_seconds, on_unusable
         self.clock, self.sleep = clock, sleep
         self._waiting: dict[str, _Sent] = {}
         self._overdue: dict[str, _Sent] = {}
         self._answered: dict[str, _Sent] = {}
-        self._hello: dict[str, Reply] = {}
+        self._introductions: dict[str, Reply] = {}
 
     def send(self, order: Note, nodes: Mapping[str, int], round: int, deadline: float) -> None:
-        """One order to several nodes, each under the name that its answer will have."""
+        """Send one order to several nodes.
+
+        Args:
+            order: What to do.
+            nodes: Name under which the reply will be handed over → node id.
+            round: The round the order belongs to.
+            deadline: Seconds in which a reply is of use.
+        """
         kind = str(order.head["kind"])
-        content = to_records(order)  # once for all: nobody changes it
+        content = to_records(order)  # encoded once: nobody changes it
         messages = {
-            who: Message(
-                content, node, TYPES[kind], ttl=GRACE * deadline + self.poll_seconds, group_id=str(round)
+            name: Message(
+                content, node, TYPES[kind], ttl=LIFETIME * deadline + self.poll_seconds, group_id=str(round)
             )
-            for who, node in nodes.items()
+            for name, node in nodes.items()
         }
         if not messages:
             return
         self.grid.push_messages(list(messages.values()))
-        expires = self.clock() + GRACE * deadline
-        for who, message in messages.items():
-            if identity := message.metadata.message_id:
-                self._waiting[identity] = _Sent(who, kind, round, expires)
+        expires = self.clock() + LIFETIME * deadline
+        for name, message in messages.items():
+            if message_id := message.metadata.message_id:
+                self._waiting[message_id] = _Sent(name, kind, round, expires)
 
     def introductions(self) -> dict[str, Reply]:
-        """The answers to `hello` that have come since the last look."""
-        for sent, reply in self._pull([identity for identity, s in self._waiting.items() if s.kind == HELLO]):
-            self._hello[sent.who] = reply
-        new, self._hello = self._hello, {}
+        """Return the replies to `hello` that have come since the last call, by recipient."""
+        asked = [message_id for message_id, sent in self._waiting.items() if sent.kind == HELLO]
+        for sent, reply in self._pull(asked):
+            self._introductions[sent.recipient] = reply
+        new, self._introductions = self._introductions, {}
         return new
 
     def collect(self, kind: str, deadline: float, take: Callable[[str, Reply], None]) -> set[str]:
-        """Hand over answers of one kind as they come, until all are there or time is up; who did not answer.
+        """Hand replies of one kind to `take` as they come, until all are there or the deadline passes.
 
-        Introductions that come in meanwhile are kept for `introductions`.
+        Replies to `hello` that come meanwhile wait for `introductions`.
+
+        Returns:
+            The recipients that did not reply.
         """
         end = self.clock() + deadline
         while True:
             for sent, reply in self._pull([*self._waiting, *self._overdue]):
                 if sent.kind == kind:
-                    take(sent.who, reply)
+                    take(sent.recipient, reply)
                 elif sent.kind == HELLO:
-                    self._hello[sent.who] = reply
-            missing = {identity: sent for identity, sent in self._waiting.items() if sent.kind == kind}
+                    self._introductions[sent.recipient] = reply
+            missing = {message_id: sent for message_id, sent in self._waiting.items() if sent.kind == kind}
             if not missing or self.clock() >= end:
                 break
-            self.sleep(max(SHORTEST_NAP, min(self.poll_seconds, end - self.clock())))
-        for identity, sent in missing.items():
-            del self._waiting[identity]
-            self._overdue[identity] = sent
-        return {sent.who for sent in missing.values()}
+            self.sleep(max(SHORTEST_SLEEP, min(self.poll_seconds, end - self.clock())))
+        for message_id, sent in missing.items():
+            del self._waiting[message_id]
+            self._overdue[message_id] = sent
+        return {sent.recipient for sent in missing.values()}
 
-    def asked(self, kind: str) -> set[str]:
-        """Who has not yet answered an order of this kind."""
-        return {sent.who for sent in self._waiting.values() if sent.kind == kind}
+    def pending(self, kind: str) -> set[str]:
+        """Return the recipients that have not yet replied to an order of this kind."""
+        return {sent.recipient for sent in self._waiting.values() if sent.kind == kind}
 
-    def _pull(self, orders: list[str]) -> Iterator[tuple[_Sent, Reply]]:
-        for message in self.grid.pull_messages(orders) if orders else ():
-            identity = message.metadata.reply_to_message_id
-            if identity in self._waiting:
-                sent = self._answered[identity] = self._waiting.pop(identity)
+    def _pull(self, message_ids: list[str]) -> Iterator[tuple[_Sent, Reply]]:
+        for message in self.grid.pull_messages(message_ids) if message_ids else ():
+            message_id = message.metadata.reply_to_message_id
+            if message_id in self._waiting:
+                sent = self._answered[message_id] = self._waiting.pop(message_id)
                 yield sent, _read(message)
-            elif identity in self._overdue:
-                sent = self._answered[identity] = self._overdue.pop(identity)
+            elif message_id in self._overdue:
+                sent = self._answered[message_id] = self._overdue.pop(message_id)
                 if not message.has_error():
-                    self.notice(
-                        "late", sent.who, sent.round, f"its answer to '{sent.kind}' came after the deadline"
+                    self.on_unusable(
+                        "late",
+                        sent.recipient,
+                        sent.round,
+                        f"its answer to '{sent.kind}' came after the deadline",
                     )
-            elif identity in self._answered:
-                sent = self._answered[identity]
-                self.notice("repeated", sent.who, sent.round, f"it answered '{sent.kind}' more than once")
-        self._forget()
+            elif message_id in self._answered:
+                sent = self._answered[message_id]
+                self.on_unusable(
+                    "repeated", sent.recipient, sent.round, f"it answered '{sent.kind}' more than once"
+                )
+        self._drop_expired()
 
-    def _forget(self) -> None:
-        """What has expired will not be answered: a stranger may be asked for its name again."""
+    def _drop_expired(self) -> None:
+        """Forget orders that will not be answered any more: an unknown node is then asked for its name again."""
         now = self.clock()
         for orders in (self._waiting, self._overdue, self._answered):
-            for identity in [identity for identity, sent in orders.items() if sent.expires < now]:
-                del orders[identity]
+            for message_id in [message_id for message_id, sent in orders.items() if sent.expires < now]:
+                del orders[message_id]
 
 
 def _read(message: Message) -> Reply:

@@ -27,7 +27,7 @@ from wardround.flower.config import FederationConfig
 from wardround.flower.messages import EVALUATE, TRAIN, Note
 from wardround.flower.server.audited_steward import WatchedSteward
 from wardround.flower.server.broker import Reply
-from wardround.flower.server.membership import Lobby, QuorumMissed, TooFewAnswers
+from wardround.flower.server.membership import Membership, QuorumMissed, TooFewAnswers
 from wardround.flower.server.replies import Answers, SealedAnswers, judgement
 from wardround.flower.workshop import network_of, order_of, work_of
 from wardround.privacy.protection import Protection
@@ -76,22 +76,22 @@ def coordinate(
         elif config.has_dataset:
             dataset = dataset_of(config.run)
         with folder.locked():
-            lobby = Lobby(config, grid, folder, dataset, assignment, clock, sleep)
-            _go_on(config, folder, lobby, dataset, assignment, listen)
+            membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
+            _go_on(config, folder, membership, dataset, assignment, listen)
     return folder
 
 
 def _go_on(
     config: FederationConfig,
     folder: RunFolder,
-    lobby: Lobby,
+    membership: Membership,
     dataset: Dataset | None,
     assignment: Assignment | None,
     listen: Listener | None,
 ) -> None:
     checkpoint = folder.read_checkpoint()
     done = 0 if checkpoint is None else checkpoint["round"]
-    audit = lobby.audit
+    audit = membership.audit
     folder.cut_after(done)
     folder.write_config({**config.plain(), RECORD: versions()})  # now it is a run, if one without a round
 
@@ -101,9 +101,9 @@ def _go_on(
     with concluded(folder, (QuorumMissed,), ended):
         audit.append("run-started" if checkpoint is None else "run-resumed", run=folder.path.name, round=done)
         if checkpoint is not None:
-            lobby.roster.load_state_dict(checkpoint["federation"]["roster"])
-        lobby.open(resumed=checkpoint is not None)
-        coordinator = Coordinator(config, lobby, dataset, assignment)
+            membership.roster.load_state_dict(checkpoint["federation"]["roster"])
+        membership.wait_for_start(resumed=checkpoint is not None)
+        coordinator = Coordinator(config, membership, dataset, assignment)
         if checkpoint is not None:
             coordinator.load_state_dict(checkpoint["federation"])
         folder.write_config({**config.plain(), RECORD: coordinator.record()})
@@ -115,11 +115,15 @@ class Coordinator(ServerHalf):
     """The server's half of every round, and the messages around it."""
 
     def __init__(
-        self, config: FederationConfig, lobby: Lobby, dataset: Dataset | None, assignment: Assignment | None
+        self,
+        config: FederationConfig,
+        membership: Membership,
+        dataset: Dataset | None,
+        assignment: Assignment | None,
     ) -> None:
-        self.config, self.lobby, self.assignment = config, lobby, assignment
-        self.params, self.exchange, self.audit = config.federation, lobby.exchange, lobby.audit
-        run, shape = config.run, lobby.roster.shape
+        self.config, self.membership, self.assignment = config, membership, assignment
+        self.params, self.broker, self.audit = config.federation, membership.broker, membership.audit
+        run, shape = config.run, membership.roster.shape
         assert shape is not None  # hospitals or the server's own data have fixed it
         self.work = order_of(run)
         classes = len(shape["class_names"])
@@ -132,7 +136,7 @@ class Coordinator(ServerHalf):
             if rooted and dataset is not None
             else None
         )
-        clients = lobby.order if assignment is not None else tuple(lobby.roster.told)
+        clients = membership.order if assignment is not None else tuple(membership.roster.descriptions)
         campaign = campaign_of(run, clients or ())
         super().__init__(dataset, model, rule, campaign, self.trainer, run.training, schedule_of(run))
         self.protection = Protection(run.privacy, rule, None, self.layout.size, run.seed)
@@ -143,15 +147,14 @@ class Coordinator(ServerHalf):
 
     def step(self, round: int) -> RoundResult:
         """One round, tried again while the quorum is missed."""
-        result: RoundResult = self.lobby.persist(lambda: self._try(round), round)
-        return result
+        return self.membership.retry_until_quorum(lambda: self._try(round), round)
 
     def _try(self, round: int) -> RoundResult:
         seconds: dict[str, float] = {}
         needed = self.params.needed(self.config.per_round)
-        apart = quarantined(self.lobby.folder.path)
+        apart = quarantined(self.membership.folder.path)
         chosen = self._choose(round, needed, apart)
-        samples = {client: self.lobby.roster.told[client]["samples"] for client in chosen}
+        samples = {client: self.membership.roster.descriptions[client]["samples"] for client in chosen}
         releases = self.protection.releases(samples, self.training.batch_size, self.training.epochs)
         self.protection.before(round, releases)
         with timed(seconds, "train"):
@@ -195,10 +198,10 @@ class Coordinator(ServerHalf):
 
     def _choose(self, round: int, needed: int, apart: dict[str, str]) -> dict[str, int]:
         """Who is asked this round, of those who are there and not set aside."""
-        present = self.lobby.look()
+        present = self.membership.refresh()
         free = [client for client in present if client not in apart]
         if len(free) < needed:
-            present = self.lobby.meet(needed + sum(client in present for client in apart))
+            present = self.membership.wait_for(needed + sum(client in present for client in apart))
             free = [client for client in present if client not in apart]
         if len(free) < needed:
             set_aside = f", {len(apart)} are quarantined" if apart else ""
@@ -224,8 +227,8 @@ class Coordinator(ServerHalf):
         deadline = self.params.deadline_seconds
         kind = SealedAnswers if self.protection.sealed else Answers
         answers = kind(list(chosen), self.layout.size, self.weights.dtype)
-        self.exchange.send(Note(head, {}, {"weights": self.weights.numpy()}), chosen, round, deadline)
-        unanswered = self.exchange.collect(TRAIN, deadline, answers.take)
+        self.broker.send(Note(head, {}, {"weights": self.weights.numpy()}), chosen, round, deadline)
+        unanswered = self.broker.collect(TRAIN, deadline, answers.take)
         answers.close(sorted(unanswered), deadline, self.params.sample_cap)
         self.audit.append("received", round=round, clients=answers.received())
         return answers
@@ -247,7 +250,7 @@ class Coordinator(ServerHalf):
             *((client, reason, None) for client, reason in silent.items()),
             *((client, f"quarantined: {reason}", 0.0) for client, reason in sorted(apart.items())),
         ]:
-            told = self.lobby.roster.told.get(client)
+            told = self.membership.roster.descriptions.get(client)
             if told is None and weight is not None:
                 continue  # set aside before it ever joined
             line.dropped[client] = reason
@@ -281,8 +284,8 @@ class Coordinator(ServerHalf):
         replies: dict[str, Reply] = {}
         deadline = self.params.deadline_seconds
         order = Note({"kind": EVALUATE, **self.work}, {}, {"weights": self.weights.numpy()})
-        self.exchange.send(order, self.lobby.look(), told.round, deadline)
-        self.exchange.collect(EVALUATE, deadline, replies.__setitem__)
+        self.broker.send(order, self.membership.refresh(), told.round, deadline)
+        self.broker.collect(EVALUATE, deadline, replies.__setitem__)
         per_client, metrics, validation = judgement(replies)
         told.per_client = per_client or None
         told.metrics, told.validation = metrics or None, validation or None
@@ -299,7 +302,7 @@ class Coordinator(ServerHalf):
 
     def record(self) -> dict[str, Any]:
         """What is worth knowing of the run beside its configuration."""
-        shape, roster = self.lobby.roster.shape or {}, self.lobby.roster
+        shape, roster = self.membership.roster.shape or {}, self.membership.roster
         names, held = list(shape["class_names"]), {}
         if self.assignment is not None and self.own_data is not None:
             targets = self.own_data.train.targets
@@ -308,7 +311,10 @@ class Coordinator(ServerHalf):
                 for client, rows in zip(self.assignment.clients, self.assignment.train, strict=True)
             }
         else:  # class counts do not leave a hospital
-            names, held = ["samples"], {client: [told["samples"]] for client, told in roster.told.items()}
+            names, held = (
+                ["samples"],
+                {client: [told["samples"]] for client, told in roster.descriptions.items()},
+            )
         return {
             **versions(),
             "engine": "flower",
@@ -326,7 +332,7 @@ class Coordinator(ServerHalf):
         return {
             **self.server_state(),
             "privacy": self.protection.state_dict(),
-            "roster": self.lobby.roster.state_dict(),
+            "roster": self.membership.roster.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Where a federation's server meets its hospitals: who is there, how long they are waited for, when to give up."""
+"""Which hospitals are connected, how long the server waits for them, and when it gives up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from flwr.serverapp import Grid
 
@@ -12,25 +12,27 @@ from wardround.datasets.partition import Assignment
 from wardround.errors import WardroundError
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import HELLO, Note
-from wardround.flower.server.broker import SHORTEST_NAP, Exchange
+from wardround.flower.server.broker import SHORTEST_SLEEP, Broker
 from wardround.flower.server.roster import SHAPE, Roster
 from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
 
-__all__ = ["Lobby", "QuorumMissed", "TooFewAnswers"]
+__all__ = ["Membership", "QuorumMissed", "TooFewAnswers"]
+
+Result = TypeVar("Result")
 
 
 class QuorumMissed(WardroundError):
-    """Too few hospitals answered, time after time."""
+    """Too few hospitals answered, and all retries are used up."""
 
 
 class TooFewAnswers(Exception):
-    """This try of a round had too few usable updates."""
+    """This attempt at a round had too few usable updates."""
 
 
-class Lobby:
-    """Where hospitals are met: who is there, and how to reach them."""
+class Membership:
+    """The hospitals of a federation: who is connected, under which name, and how to reach them."""
 
     def __init__(
         self,
@@ -45,73 +47,86 @@ class Lobby:
         self.config, self.grid, self.folder = config, grid, folder
         self.params, self.clock, self.sleep = config.federation, clock, sleep
         self.audit = AuditLog(folder.path / AUDIT_LOG)
-        self.exchange = Exchange(grid, self.params.poll_seconds, self._notice, clock, sleep)
+        self.broker = Broker(grid, self.params.poll_seconds, self._log_unusable, clock, sleep)
         self.order = None if assignment is None else assignment.clients
         self.roster = Roster(
             self.audit.append, self.params.identity == "node", self.params.rebind, self.order
         )
         if dataset is not None:
-            told = (dataset.task.value, dataset.class_names, dataset.input_shape, dataset.feature_names)
+            values = (dataset.task.value, dataset.class_names, dataset.input_shape, dataset.feature_names)
             self.roster.shape = {
                 key: list(value) if isinstance(value, tuple) else value
-                for key, value in zip(SHAPE, told, strict=True)
+                for key, value in zip(SHAPE, values, strict=True)
             }
 
-    def _notice(self, event: str, who: str, round: int, reason: str) -> None:
-        self.audit.append(event, client=self.roster.names.get(who, who), round=round, reason=reason)
+    def _log_unusable(self, event: str, sender: str, round: int, reason: str) -> None:
+        client = self.roster.names.get(sender, sender)
+        self.audit.append(event, client=client, round=round, reason=reason)
 
-    def look(self) -> dict[str, int]:
-        """The hospitals that are there, by name; whoever is new is asked for its name."""
+    def refresh(self) -> dict[str, int]:
+        """Return the connected hospitals (name → node id); ask each new node for its name."""
         nodes = list(self.grid.get_nodes())
-        _, strangers = self.roster.sort(nodes)
-        unasked = sorted(set(strangers) - self.exchange.asked(HELLO))
-        order = Note({"kind": HELLO})
-        new = {identity: strangers[identity] for identity in unasked}
-        self.exchange.send(order, new, 0, self.params.deadline_seconds)
-        for identity, reply in self.exchange.introductions().items():
-            self.roster.introduce(identity, reply)
-        present, _ = self.roster.sort(nodes)
+        _, unknown = self.roster.split_known(nodes)
+        not_asked = sorted(set(unknown) - self.broker.pending(HELLO))
+        new = {identity: unknown[identity] for identity in not_asked}
+        self.broker.send(Note({"kind": HELLO}), new, 0, self.params.deadline_seconds)
+        for identity, reply in self.broker.introductions().items():
+            self.roster.admit(identity, reply)
+        present, _ = self.roster.split_known(nodes)
         if self.order is not None:
             return {client: present[client] for client in self.order if client in present}
         return dict(sorted(present.items()))
 
-    def meet(self, wanted: int) -> dict[str, int]:
-        """Wait until so many hospitals are there, but no longer than the deadline."""
+    def wait_for(self, count: int) -> dict[str, int]:
+        """Wait until `count` hospitals are connected, but no longer than the deadline; return who is."""
         end = self.clock() + self.params.deadline_seconds
-        while len(present := self.look()) < wanted and self.clock() < end:
+        while len(present := self.refresh()) < count and self.clock() < end:
             if len(present) + len(self.roster.refused) >= self.config.clients:
-                break  # all who are expected have come, if not all may take part
-            self.sleep(max(self.params.poll_seconds, SHORTEST_NAP))
+                break  # everyone expected has come, even if some were refused
+            self.sleep(max(self.params.poll_seconds, SHORTEST_SLEEP))
         return present
 
-    def open(self, resumed: bool) -> None:
-        """A new run waits for all who are expected (up to the deadline), a resumed one only for its quorum."""
+    def wait_for_start(self, resumed: bool) -> None:
+        """Wait for all expected hospitals (up to the deadline); a resumed run waits only for its quorum."""
         needed = self.params.needed(self.config.per_round)
 
-        def arrive() -> None:
-            present = self.meet(needed if resumed else self.config.clients)
+        def attempt() -> None:
+            present = self.wait_for(needed if resumed else self.config.clients)
             if len(present) < needed:
                 raise TooFewAnswers(
                     f"{len(present)} of {self.config.clients} hospitals have joined, {needed} are needed"
                 )
 
-        self.persist(arrive, 1)
-        self.roster.agree()
+        self.retry_until_quorum(attempt, 1)
+        self.roster.agree_on_shape()
 
-    def persist(self, attempt: Callable[[], Any], round: int) -> Any:
-        """Try again while too few hospitals answer, waiting longer each time; then say so and stop."""
-        for number in range(1, self.params.retries + 2):
+    def retry_until_quorum(self, attempt: Callable[[], Result], round: int) -> Result:
+        """Return what `attempt` returns; repeat it while it raises `TooFewAnswers` and retries are left."""
+        number = 0
+        while True:
+            number += 1
             try:
                 return attempt()
-            except TooFewAnswers as few:
-                last, wait = str(few), self.params.wait(number)
-                again = number <= self.params.retries
-                self.audit.append(
-                    "quorum-missed", round=round, reason=last, retry_in_seconds=wait if again else None
-                )
-                if again:
-                    self.sleep(wait)
-        raise QuorumMissed(
-            f"round {round}: {last}; gave up after {self.params.retries} retries. Bring hospitals back and start "
-            "again: the run goes on from here"
-        )
+            except TooFewAnswers as error:
+                self.wait_for_retry(round, number, str(error))
+
+    def wait_for_retry(self, round: int, attempt_number: int, reason: str) -> None:
+        """Log that an attempt missed the quorum, then sleep until the next one, longer each time.
+
+        Args:
+            round: The round that was attempted.
+            attempt_number: 1 for the first attempt.
+            reason: Why the quorum was missed.
+
+        Raises:
+            QuorumMissed: No retry is left after this attempt.
+        """
+        retries = self.params.retries
+        wait = self.params.wait(attempt_number) if attempt_number <= retries else None
+        self.audit.append("quorum-missed", round=round, reason=reason, retry_in_seconds=wait)
+        if wait is None:
+            raise QuorumMissed(
+                f"round {round}: {reason}; gave up after {retries} retries. Bring hospitals back and start "
+                "again: the run goes on from here"
+            )
+        self.sleep(wait)

@@ -1,22 +1,29 @@
-"""Who is who: a node says a name once; from then on the name is its key's, whatever connection it comes by."""
+"""Which node may use which name: the first key to claim a name owns it, whatever connection it comes by."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from wardround.flower.server.broker import Failure, Reply
 
-__all__ = ["SHAPE", "Roster", "identity_of"]
+__all__ = ["SHAPE", "Node", "Roster", "identity_of"]
 
 SHAPE = ("task", "class_names", "input_shape", "feature_names")
 """What all hospitals' data must have in common."""
 
 
-def identity_of(node: Any) -> str:
-    """A node by its public key; by its number where it has none.
+class Node(Protocol):
+    """What the roster reads of Flower's `NodeInfo`."""
+
+    @property
+    def node_id(self) -> int: ...
+
+
+def identity_of(node: Node) -> str:
+    """Return a node's identity: a hash of its public key, or its number where it has no key.
 
     >>> from types import SimpleNamespace
     >>> identity_of(SimpleNamespace(node_id=7, public_key=b""))
@@ -29,53 +36,67 @@ def identity_of(node: Any) -> str:
 
 
 class Roster:
-    """The hospitals that introduced themselves. `tell(event, **fields)` is told who joins and who is refused."""
+    """The hospitals that have introduced themselves.
+
+    Args:
+        log_event: Called as `log_event(event, **fields)` when a node joins, is refused or fails to introduce itself.
+        bound: A name belongs to the first node that claims it.
+        rebind: Names that may move to another node all the same.
+        known: The only names allowed; None allows any.
+    """
 
     def __init__(
         self,
-        tell: Callable[..., None],
+        log_event: Callable[..., None],
         bound: bool = True,
         rebind: Collection[str] = (),
         known: Collection[str] | None = None,
     ) -> None:
-        self.tell, self.bound, self.rebind, self.known = tell, bound, set(rebind), known
+        self.log_event, self.bound, self.rebind, self.known = log_event, bound, set(rebind), known
         self.names: dict[str, str] = {}
         """Identity → name."""
-        self.told: dict[str, dict[str, Any]] = {}
+        self.descriptions: dict[str, dict[str, Any]] = {}
         """Name → what the hospital said of its data."""
         self.refused: dict[str, str] = {}
         """Identity → why it may not take part."""
         self.shape: dict[str, Any] | None = None
         """What the data must look like; None: not known yet."""
 
-    def sort(self, nodes: Iterable[Any]) -> tuple[dict[str, int], dict[str, int]]:
-        """The nodes that are there: by name, and by identity those that have not said theirs."""
+    def split_known(self, nodes: Iterable[Node]) -> tuple[dict[str, int], dict[str, int]]:
+        """Split the connected nodes into known hospitals and unknown nodes; leave out refused ones.
+
+        Returns:
+            Name → node id of the known ones, identity → node id of the unknown ones.
+        """
         present: dict[str, int] = {}
-        strangers: dict[str, int] = {}
+        unknown: dict[str, int] = {}
         for node in nodes:
             identity = identity_of(node)
             if identity in self.names:
                 present[self.names[identity]] = node.node_id
             elif identity not in self.refused:
-                strangers[identity] = node.node_id
-        return present, strangers
+                unknown[identity] = node.node_id
+        return present, unknown
 
-    def introduce(self, identity: str, reply: Reply) -> None:
-        """Take a node in under the name it says, unless that is another's or its data do not fit."""
-        problem = reply.reason if isinstance(reply, Failure) else self._problem(identity, reply.head)
+    def admit(self, identity: str, reply: Reply) -> None:
+        """Admit a node under the name in its reply, unless that is another node's or its data do not fit."""
         if isinstance(reply, Failure):
-            self.tell("not-introduced", node=identity, reason=problem)  # it may do better next time
+            # Not refused for good: its next introduction may succeed.
+            self.log_event("not-introduced", node=identity, reason=reply.reason)
             return
+        problem = self._problem(identity, reply.head)
         if problem is not None:
             self.refused[identity] = problem
-            self.tell("refused", node=identity, client=str(reply.head.get("name"))[:80], reason=problem)
+            client = str(reply.head.get("name"))[:80]
+            self.log_event("refused", node=identity, client=client, reason=problem)
             return
         name = reply.head["name"]
         for other in [other for other, taken in self.names.items() if taken == name]:
             del self.names[other]
         self.names[identity] = name
-        self.told[name] = {"samples": int(reply.head["samples"]), **{key: reply.head[key] for key in SHAPE}}
-        self.tell("joined", client=name, node=identity, samples=self.told[name]["samples"])
+        samples = int(reply.head["samples"])
+        self.descriptions[name] = {"samples": samples, **{key: reply.head[key] for key in SHAPE}}
+        self.log_event("joined", client=name, node=identity, samples=samples)
 
     def _problem(self, identity: str, head: Mapping[str, Any]) -> str | None:
         name, samples = head.get("name"), head.get("samples")
@@ -96,24 +117,32 @@ class Roster:
                     return f"its data have other {key.replace('_', ' ')} than the federation's"
         return None
 
-    def agree(self) -> None:
+    def agree_on_shape(self) -> None:
         """Fix what data must look like by what most hospitals have, and refuse those that differ."""
-        if self.shape is not None or not self.told:
+        if self.shape is not None or not self.descriptions:
             return
-        said = {name: repr([told[key] for key in SHAPE]) for name, told in self.told.items()}
-        most = Counter(said[name] for name in sorted(said)).most_common(1)[0][0]
-        self.shape = {key: next(self.told[n] for n in said if said[n] == most)[key] for key in SHAPE}
+        keys = {
+            name: repr([description[key] for key in SHAPE]) for name, description in self.descriptions.items()
+        }
+        most = Counter(keys[name] for name in sorted(keys)).most_common(1)[0][0]
+        example = next(self.descriptions[name] for name in keys if keys[name] == most)
+        self.shape = {key: example[key] for key in SHAPE}
         for identity, name in list(self.names.items()):
-            if said[name] != most:
+            if keys[name] != most:
                 reason = "its data look different from those of most hospitals"
                 self.refused[identity] = reason
-                del self.names[identity], self.told[name]
-                self.tell("refused", node=identity, client=name, reason=reason)
+                del self.names[identity], self.descriptions[name]
+                self.log_event("refused", node=identity, client=name, reason=reason)
 
     def state_dict(self) -> dict[str, Any]:
-        """Names survive the server."""
-        return {"names": dict(self.names) if self.bound else {}, "told": self.told, "shape": self.shape}
+        """Return what must survive a restart of the server. Unbound names are not kept."""
+        return {
+            "names": dict(self.names) if self.bound else {},
+            "descriptions": self.descriptions,
+            "shape": self.shape,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        self.names, self.told, self.shape = dict(state["names"]), dict(state["told"]), state["shape"]
+        """Restore a saved state; older checkpoints call the descriptions `told`."""
+        descriptions = state["descriptions"] if "descriptions" in state else state["told"]
+        self.names, self.descriptions, self.shape = dict(state["names"]), dict(descriptions), state["shape"]
