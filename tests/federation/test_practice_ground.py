@@ -5,13 +5,14 @@ import torch
 from torch import nn
 
 from wardround import aggregators, attacks, datasets, models
+from wardround.aggregators.fedbnp.practice import PRACTICE_ATTACKS
 from wardround.attacks import Campaign
 from wardround.datasets import partition
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import metrics_of
 from wardround.federation.loop import Federation, Schedule, objective_of
-from wardround.federation.practice_ground import PLANTED, area_under_curve, batched_logits
+from wardround.federation.practice_ground import area_under_curve, batched_logits
 from wardround.training import SequentialTrainer, TrainingParams
 from wardround.training.dense import DenseStack
 
@@ -139,7 +140,7 @@ def test_the_reference_is_blind_to_case_mix():
     torch.testing.assert_close(reference.double(), expected, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("attack", PLANTED)
+@pytest.mark.parametrize("attack", PRACTICE_ATTACKS)
 def test_planting_changes_only_what_the_attackers_send(attack):
     fed = federation()
     server = fed.server.at(fed.weights)

@@ -6,14 +6,17 @@ left, and spreading the result over all clients again happens here, once, for al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.survey import Survey, Wanted
 from wardround.errors import ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry
@@ -21,10 +24,13 @@ from wardround.updates import Aggregation, Updates, guard
 
 __all__ = [
     "Aggregator",
+    "Blur",
     "ByzantineBound",
     "ClientPolicy",
     "Context",
     "Parameters",
+    "ScalarRule",
+    "Sees",
     "ServerSide",
     "Survey",
     "Wanted",
@@ -38,6 +44,10 @@ WARM_UP_COLUMNS = 100_000
 """Columns of a made-up round: enough to take every path that a large model takes."""
 _WARM: set[tuple[object, ...]] = set()
 """What this process has been warmed up for."""
+Sees = Literal["rows", "scalars", "reports"]
+"""How much of the updates a rule needs (see `Aggregator.sees`)."""
+Blur = Callable[[Tensor, Tensor, int, tuple[str, ...]], tuple[Tensor, Tensor]]
+"""(norms, cosines, round, clients) → the same norms and cosines with noise, N values each."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +141,16 @@ class Aggregator(Configurable):
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
     needs_server: ClassVar[bool] = False
-    sees: ClassVar[Literal["rows", "scalars", "reports"]] = "rows"
-    """What of the updates the weights depend on: the rows themselves, only each row's norm and cosine to the last
-    aggregate, or only what clients report. Decides in which encrypted modes the rule can work."""
+    sees: ClassVar[Sees] = "rows"
+    """What of the updates the rule needs: the rows themselves, only each row's norm and cosine to the last
+    aggregate (a `ScalarRule`), or only what clients report. With "reports" and "scalars" the result is a weighted
+    sum of the rows, so that someone else can form it: decides in which encrypted modes the rule can work."""
     is_robust: ClassVar[bool] = True
     """Does the rule defend against Byzantine clients at all? False for plain averages."""
     reasons: ClassVar[Mapping[int, str]] = {}
-    """What the codes in the rule's column `why` mean, in words."""
+    """What the codes in the rule's column `why` mean, in words; 0 means that nothing was found."""
+    practice_attacks: ClassVar[Mapping[str, tuple[str, Mapping[str, float]]]] = {}
+    """Attacks that a rule with `needs_server` practises on: own name → (registered name, parameters)."""
 
     def profile_table(self) -> dict[str, dict[str, float]] | None:
         """What the rule remembers of each client, client → column → value; None for a rule without profiles."""
@@ -276,6 +289,63 @@ class ByzantineBound(Aggregator):
 
     def resolved(self, clients: int) -> dict[str, Any]:
         return {**super().resolved(clients), "f": self.byzantine(clients)}
+
+
+class ScalarRule(Aggregator):
+    """A rule that needs of each update only its norm and its cosine to the last aggregate.
+
+    A rule implements `weigh` and `coefficients`. In the clear `combine` measures norms and cosines itself. Where
+    updates are encrypted, whoever can open the scalars calls `weigh`, has the rows summed by `coefficients`, and
+    hands the sum to `remember`.
+    """
+
+    sees = "scalars"
+
+    def __init__(self, params: Any = None) -> None:
+        super().__init__(params)
+        self.last: Tensor | None = None
+        """The last aggregate (D values); None before the first."""
+        self.blur: Blur | None = None
+        """Adds noise to norms and cosines before `weigh` sees them, so that profiles hold no exact values."""
+
+    @abstractmethod
+    def weigh(self, reports: Updates, norms: Tensor, cosines: Tensor) -> Aggregation:
+        """Judge the clients of a round by their scalars, and update what the rule remembers of them.
+
+        Args:
+            reports: ids, sample counts and metrics of N clients; the rows are not looked at.
+            norms: N norms of the updates, float64.
+            cosines: N cosines of the updates to the last aggregate, float64; 1 before the first.
+
+        Returns:
+            Weights, scores, flags and columns of the N clients; `delta` is left empty.
+        """
+
+    @abstractmethod
+    def coefficients(self, result: Aggregation) -> Tensor:
+        """N factors, from a result of `weigh`: the aggregate is the sum of factor times row."""
+
+    def wanted(self, context: Context) -> Wanted:
+        return Wanted(dots_with=self.last)
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        norms = updates.norms
+        cosines = torch.ones_like(norms) if self.last is None else context.survey.cosines(otherwise=1.0)
+        if self.blur is not None:
+            norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
+        result = self.weigh(updates, norms, cosines)
+        result.delta = weighted_sum(updates.matrix, self.coefficients(result))
+        self.remember(result.delta)
+        return result
+
+    def remember(self, delta: Tensor) -> None:
+        """Keep a copy of the aggregate (D values) that the next round's cosines are measured against."""
+        if self.last is None or self.last.dtype != delta.dtype or self.last.device != delta.device:
+            self.last = delta.clone()
+        elif delta.device.type == "cpu":  # numpy copies on one thread; torch's would spin into the next pass
+            np.copyto(self.last.numpy(), delta.numpy())
+        else:
+            self.last.copy_(delta)
 
 
 registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")

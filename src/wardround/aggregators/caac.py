@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
-from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
+from wardround.aggregators.base import Parameters, ScalarRule, register, sample_weights
 from wardround.updates import Aggregation, Updates
 
 MU, SIGMA, RHO, RELIABILITY, SEEN = range(5)
-Blur = Callable[[Tensor, Tensor, int, tuple[str, ...]], tuple[Tensor, Tensor]]
-"""Noise on (norms, cosines) of a round's clients, for profiles that must not tell too much."""
+PROFILE_COLUMNS = ("mean norm", "spread", "mean cosine", "reliability", "rounds")
+"""What the columns of a profile hold, in the order of the indices above."""
 
 
 @register("caac")
-class Caac(Aggregator):
+class Caac(ScalarRule):
     r"""Clip and weight each client by how far it departs from its own past.
 
     Every client has a profile: averages of its norm (μ, σ), of its cosine to the last aggregate (ρ), and
@@ -105,34 +103,15 @@ class Caac(Aggregator):
         self.rounds = 0
         self.bootstrapping = p.t_boot > 0
         self.bootstrap_clip: float | None = p.bootstrap_clip
-        self.last: Tensor | None = None
         self.index: dict[str, int] = {}
-        self.blur: Blur | None = None
         self.profiles = torch.empty(0, 5, dtype=torch.float64)
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(dots_with=self.last)
-
-    def combine(self, updates: Updates, context: Context) -> Aggregation:
-        norms = updates.norms
-        cosines = torch.ones_like(norms) if self.last is None else context.survey.cosines(otherwise=1.0)
-        if self.blur is not None:
-            norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
-        result = self.judge(updates, norms, cosines)
-        result.delta = weighted_sum(updates.matrix, self.coefficients(result))
-        self.remember(result.delta)
-        return result
-
-    def judge(self, updates: Updates, norms: Tensor, cosines: Tensor) -> Aggregation:
-        """Profiles, anomalies, clip scales and weights from norms and cosines alone; `delta` is left empty.
-
-        Only ids and sample counts of `updates` are looked at: where rows are encrypted, norms and cosines come
-        from elsewhere. The sum of the rows by `coefficients` is then handed to `remember`.
-        """
+    def weigh(self, reports: Updates, norms: Tensor, cosines: Tensor) -> Aggregation:
+        """Profiles, anomalies, clip scales and weights from norms and cosines alone (see `ScalarRule.weigh`)."""
         p, eps = self.params, self.params.epsilon
         self.rounds += 1
         median = _median(norms)
-        rows = self._rows_of(updates.clients, norms, median)
+        rows = self._rows_of(reports.clients, norms, median)
 
         old = self.profiles[rows]
         mu, sigma, rho = old[:, MU], old[:, SIGMA], old[:, RHO]
@@ -151,8 +130,8 @@ class Caac(Aggregator):
         new[:, RHO] = p.beta * rho + (1 - p.beta) * cosines
         new[:, SEEN] += 1
         if self.bootstrapping:
-            threshold, scale, weights = self._bootstrap_clip_and_weight(updates, norms, median)
-            flags = torch.zeros(len(updates), dtype=torch.bool)
+            threshold, scale, weights = self._bootstrap_clip_and_weight(reports, norms, median)
+            flags = torch.zeros(len(reports), dtype=torch.bool)
         else:
             flags = anomaly >= p.tau_anom
             new[:, RELIABILITY] = ((1 - p.gamma) * old[:, RELIABILITY] + p.gamma * ~flags).clamp(0, 1)
@@ -177,22 +156,21 @@ class Caac(Aggregator):
         }
         return Aggregation(torch.empty(0), weights=weights, scores=anomaly, flags=flags, columns=columns)
 
-    @staticmethod
-    def coefficients(judged: Aggregation) -> Tensor:
+    judge = weigh
+    """The former name of `weigh`."""
+
+    def coefficients(self, result: Aggregation) -> Tensor:
         """What each row counts in the sum: its weight times its clip scale."""
-        assert judged.weights is not None
-        return judged.weights * judged.columns["clip_scale"]
+        assert result.weights is not None
+        return result.weights * result.columns["clip_scale"]
 
-    def remember(self, delta: Tensor) -> None:
-        """The aggregate that the next round's cosines are measured against."""
-        if self.last is None or self.last.dtype != delta.dtype or self.last.device != delta.device:
-            self.last = delta.clone()
-        elif delta.device.type == "cpu":  # numpy copies on one thread; torch's would spin into the next pass
-            np.copyto(self.last.numpy(), delta.numpy())
-        else:
-            self.last.copy_(delta)
+    def profile_table(self) -> dict[str, dict[str, float]]:
+        values = self.profiles.tolist()
+        return {
+            client: dict(zip(PROFILE_COLUMNS, values[row], strict=True)) for client, row in self.index.items()
+        }
 
-    def _rows_of(self, clients: Any, norms: Tensor, median: Tensor) -> Tensor:
+    def _rows_of(self, clients: Sequence[str], norms: Tensor, median: Tensor) -> Tensor:
         """Each client's line in the table of profiles; newcomers get one that fits this round."""
         newcomers = [client for client in clients if client not in self.index]
         if newcomers:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from wardround.aggregators._math.kernels import weighted_sum
-from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
+from wardround.aggregators.base import Aggregator, Context, Parameters, Sees, register, sample_weights
 from wardround.updates import Aggregation, Updates
 
 
@@ -26,6 +28,9 @@ class FedAvg(Aggregator):
     >>> aggregators.create("fedavg", sample_cap=2).aggregate(sent).delta
     tensor([5.2500])
     """
+
+    sees: ClassVar[Sees] = "reports"
+    is_robust = False
 
     class Params(Parameters):
         sample_cap: float | None = Field(None, ge=1)

@@ -28,6 +28,8 @@ class FedBn(FedAvg):
     tensor([2., 0., 0., 0., 0.])
     """
 
+    sees = "rows"  # the weights follow from reports, but the result is no weighted sum of whole rows
+
     @property
     def client_policy(self) -> ClientPolicy:
         return ClientPolicy(local_batch_norm=True)

@@ -42,6 +42,8 @@ class FedMed(Aggregator):
     array([0.19, 0.16, 0.24, 0.4 ])
     """
 
+    sees = "reports"
+
     class Params(Parameters):
         clip: Literal["none", "percentile", "mad"] = "mad"
         """How quality scores are bounded."""

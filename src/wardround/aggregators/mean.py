@@ -23,6 +23,9 @@ class Mean(Aggregator):
     tensor([2., 1.])
     """
 
+    sees = "reports"
+    is_robust = False
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +26,8 @@ from wardround.training.base import ClientData, ClientTask, Trainer, TrainingPar
 from wardround.training.dense import DenseStack, NotDense
 from wardround.updates import Layout
 
-__all__ = ["PLANTED", "Server", "area_under_curve", "batched_logits"]
+__all__ = ["Server", "area_under_curve", "batched_logits"]
 
-PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "scaling": ("scaling", {}),
-    "partial-scaling": ("partial-scaling", {}),
-    "sign-flip": ("sign-flip", {"scale": 1.0}),
-    "additive-noise": ("additive-noise", {}),
-    "label-flip": ("label-flip", {}),
-    "noise": ("noise", {}),
-    "alie": ("alie", {}),
-    "ipm": ("ipm", {}),
-}
-"""What the server practises on: the FedBNP document's five attacks, and three that hide better."""
 VALUE_SAMPLES = {True: 256, False: 96}
 """Validation samples that a candidate model is judged by: of a dense network, and of one that costs more."""
 VALUE_BATCH = 32
@@ -68,6 +56,8 @@ class Server:
     training: TrainingParams
     rounds: int
     seed: int
+    practice_attacks: Mapping[str, tuple[str, Mapping[str, float]]]
+    """What can be planted, as the rule declares it: own name → (registered name, parameters)."""
     prox_mu: float = 0.0
     local_batch_norm: bool = False
     weights: Tensor | None = None
@@ -89,12 +79,13 @@ class Server:
 
     @property
     def attacks(self) -> Sequence[str]:
-        """What can be planted."""
-        return tuple(name for name in PLANTED if self._possible(name))
-
-    def _possible(self, name: str) -> bool:
-        # A flip needs another class to flip to.
-        return name != "label-flip" or len(self.dataset.class_names) > 1
+        """What can be planted in this dataset: false labels need a second class."""
+        one_class = len(self.dataset.class_names) < 2
+        return tuple(
+            name
+            for name, (registered, _) in self.practice_attacks.items()
+            if not (one_class and attacks.registry.get(registered).poisons_data)
+        )
 
     @cached_property
     def layout(self) -> Layout:
@@ -214,7 +205,7 @@ class Server:
         sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """An attack by some of the made-up hospitals (see `ServerSide`)."""
-        name, params = PLANTED[attack]
+        name, params = self.practice_attacks[attack]
         member = attacks.create(name, **params)
         byzantine = self._byzantine(attack, group, len(honest))
         rows = byzantine.nonzero().flatten().tolist()

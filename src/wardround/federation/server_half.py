@@ -85,6 +85,7 @@ class ServerHalf:
             self.training,
             self.schedule.rounds,
             self.schedule.seed,
+            self.rule.practice_attacks,
             self.training.prox_mu if policy.prox_mu is None else policy.prox_mu,
             policy.local_batch_norm,
         )

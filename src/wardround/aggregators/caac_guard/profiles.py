@@ -16,6 +16,17 @@ from torch import Tensor
 __all__ = ["Past", "Profiles"]
 
 SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES, HEARD, DISSENT = range(8)
+COLUMNS = (
+    "accepted rounds",
+    "usual norm",
+    "log-norm spread",
+    "cosine to own past",
+    "cosine spread",
+    "recent flags",
+    "contradiction rounds",
+    "contradicting share",
+)
+"""What the columns of the table hold, in the order of the indices above."""
 FIRST_SPREAD = 0.15
 """Spread of log-norm and heading that a client starts with."""
 KNOWN_AFTER = 3
@@ -125,6 +136,15 @@ class Profiles:
         direction = past.direction[accepted]
         self.direction[rows] = direction + rate[:, None] * (projected - direction)
         self.scalars[rows, SEEN] = seen + 1
+
+    def table(self) -> dict[str, dict[str, float]]:
+        """Client → column → value, in words of `COLUMNS`; the usual norm is 0 until a round was accepted."""
+        values = self.scalars.clone()
+        values[:, LEVEL] = torch.where(values[:, SEEN] > 0, values[:, LEVEL].exp(), 0.0)
+        return {
+            client: dict(zip(COLUMNS, values[row].tolist(), strict=True))
+            for client, row in self.index.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and strings."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -105,6 +106,17 @@ class CaacGuard(Aggregator):
     >>> out.flags.tolist(), out.columns["why"].int().tolist()
     ([True, True, True, False, False, False, False, False], [1, 4, 4, 0, 0, 0, 0, 0])
     """
+
+    reasons: ClassVar[Mapping[int, str]] = {
+        1: "norm far above that of clients of its size",
+        2: "norm far above its own past",
+        3: "as unrelated to the others as noise",
+        4: "too close to another client's update",
+        5: "points against its own past",
+        6: "turns away from its past or falls silent in step with another client",
+        7: "contradicted the others in the first rounds",
+        8: "on probation after several flagged rounds",
+    }
 
     class Params(Parameters):
         root: bool = False
@@ -297,6 +309,9 @@ class CaacGuard(Aggregator):
     def on_dropped(self, dropped: dict[str, str]) -> None:
         """Sending something malformed is an offence."""
         self.profiles.blame([client for client in dropped if client in self.profiles.index])
+
+    def profile_table(self) -> dict[str, dict[str, float]]:
+        return self.profiles.table()
 
     def state_dict(self) -> dict[str, Any]:
         own = {"clip": self.clip, "heard": self.heard, "division": self.division}

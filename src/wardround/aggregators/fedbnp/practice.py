@@ -6,7 +6,7 @@ the attack library. Nothing here, and nothing that learns from it, knows anythin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +25,20 @@ from wardround.aggregators.fedbnp.trust import shares
 from wardround.aggregators.fedbnp.vae import Vae, comparable
 from wardround.randomness import numpy_generator, torch_generator
 
-__all__ = ["Practice", "PracticeRound", "labelled_rounds", "transitions"]
+__all__ = ["PRACTICE_ATTACKS", "Practice", "PracticeRound", "labelled_rounds", "transitions"]
 
 NO_ATTACK = "none"
+PRACTICE_ATTACKS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "scaling": ("scaling", {}),
+    "partial-scaling": ("partial-scaling", {}),
+    "sign-flip": ("sign-flip", {"scale": 1.0}),
+    "additive-noise": ("additive-noise", {}),
+    "label-flip": ("label-flip", {}),
+    "noise": ("noise", {}),
+    "alie": ("alie", {}),
+    "ipm": ("ipm", {}),
+}
+"""What the server practises on: the FedBNP document's five attacks, and three that hide better."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from wardround.aggregators._math.kernels import squared_norms, weighted_sum
 from wardround.aggregators.base import Aggregator, ClientPolicy, Context, register
 from wardround.aggregators.fedbnp.detector import Detector, DetectorParams, Opinion
 from wardround.aggregators.fedbnp.features import FEATURES
+from wardround.aggregators.fedbnp.practice import PRACTICE_ATTACKS
 from wardround.aggregators.fedbnp.trust import FLAG_BELOW, TrustForm, combined_trust, shares
 from wardround.updates import Aggregation, Updates
 
@@ -21,6 +22,7 @@ class _Trusting(Aggregator):
 
     needs_global_weights = True
     needs_server = True
+    practice_attacks = PRACTICE_ATTACKS
     uses_attention = True
 
     class Params(DetectorParams):
