@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "runs": {*LIBRARY, "federation"},
     "flower": {*LIBRARY, "federation", "runs"},
     "experiments": {*LIBRARY, "federation", "runs"},
-    "protocols": {"experiments", "analysis"},
+    "protocols": {"experiments", "analysis", "aggregators", "attacks"},
     "analysis": {"runs"},
     "report": {"analysis", "runs", "experiments", "aggregators", "attacks", "datasets", "models"},
     "live": {"analysis", "runs"},

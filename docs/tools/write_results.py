@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from wardround.analysis import load_runs
+from wardround.protocols import papers
 from wardround.report.contents import Contents, collect
 from wardround.report.figures import Figure
 from wardround.report.paper import write_figures
@@ -91,7 +92,7 @@ files:
 
 
 def main() -> None:
-    contents = collect(load_runs([Path(argument) for argument in sys.argv[1:]]))
+    contents = collect(load_runs([Path(argument) for argument in sys.argv[1:]]), papers())
     figures = chosen(contents)
     for old in (DOCS / "figures").glob("*.png"):
         old.unlink()

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from wardround.analysis import analyze, load_runs, write
-from wardround.analysis.layout import Table
+from wardround.analysis.rendering import Table
 from wardround.errors import ConfigError
+from wardround.protocols import papers
 
 DOS_ATTACKS = [
     {"attack": "none"},
@@ -45,7 +46,7 @@ def test_means_and_deviations_stand_in_the_table(three_seeds):
 
 @pytest.mark.slow
 def test_comparisons_say_what_three_seeds_can_show(three_seeds):
-    found = analyze(three_seeds)
+    found = analyze(three_seeds, papers=papers())
     assert found.reference == "caac"
     assert {(c.attack, c.other) for c in found.comparisons} == {
         (attack, other) for attack in ("clean", "sign-flip 25 % from round 5") for other in ("krum", "fedavg")
@@ -61,7 +62,7 @@ def test_the_dos_papers_table_with_its_figures_beside_ours(make_run):
     for method, auroc in (("dos", 0.9), ("fedavg", 0.6)):
         for scenario in DOS_ATTACKS:
             make_run(method, held=TEN, start=1, curve=lambda n, a=auroc: a if n > 10 else a - 0.2, **scenario)
-    table = table_of(analyze(load_runs([make_run.root])), "dos-table-1")
+    table = table_of(analyze(load_runs([make_run.root]), papers=papers()), "dos-table-1")
     assert table.columns == ["", "No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %",
                              "Avg", "Crafted 40 %"]  # fmt: skip
     assert [row[0] for row in table.rows] == ["FedAvg", "DOS"]
@@ -74,14 +75,14 @@ def test_the_dos_papers_table_with_its_figures_beside_ours(make_run):
 def test_the_dos_papers_proportions(make_run):
     for share in (0.1, 0.3, 0.6):
         make_run("dos", held=TEN, attack="noise", share=share, auroc=0.7)
-    table = table_of(analyze(load_runs([make_run.root])), "dos-proportion")
+    table = table_of(analyze(load_runs([make_run.root]), papers=papers()), "dos-proportion")
     assert [(row[0], row[3]) for row in table.rows] == [("10 %", 0.695), ("30 %", 0.696), ("60 %", 0.554)]
 
 
 @pytest.mark.slow
 def test_files_in_three_notations_and_json(three_seeds, tmp_path):
     out = tmp_path / "deep" / "tables"
-    found = analyze(three_seeds)
+    found = analyze(three_seeds, papers=papers())
     paths = write(found, out)
     assert {path.name for path in paths} >= {
         "analysis.md", "analysis.json", "performance.md", "performance.csv", "performance.tex", "runs.csv",

@@ -3,13 +3,13 @@
 import pytest
 
 from wardround.analysis import load_runs, measure_all
-from wardround.analysis.hypotheses import judge
+from wardround.protocols.caac_fl.hypotheses import decide_hypotheses
 
 MANY = range(8)
 
 
 def verdicts(make_run):
-    return {v.key: v for v in judge(measure_all(load_runs([make_run.root])))}
+    return {v.key: v for v in decide_hypotheses(measure_all(load_runs([make_run.root])))}
 
 
 def claims(verdict, measure):
@@ -103,6 +103,40 @@ def test_a_rule_that_ignores_nearly_everyone_is_no_detector(make_run):
     told = verdicts(make_run)
     assert {claim.other for claim in claims(told["H2"], "low_fnr")} == {"fltrust"}
     assert {claim.other for claim in claims(told["H2"], "delta_auroc")} == {"fltrust", "krum"}
+
+
+def test_indiscriminate_rules_take_no_part_in_missed_attackers_and_latency(make_run):
+    """Suppressing more than half of the honest clients is no detection; suppressing just half is still compared."""
+    honest = {f"hospital-{i}": [10, 10] for i in range(5)}  # hospital-0 attacks, four are honest
+
+    def suppressing(count):
+        ignored = {f"hospital-{i}" for i in range(count + 1)}
+        return lambda client, number: 0.0 if client in ignored else 0.2
+
+    for method, weights in (("caac", lambda c, n: 0.2), ("krum", suppressing(3)), ("fltrust", suppressing(2))):
+        make_run(method, attack="sign-flip", share=0.2, held=honest, weights=weights)
+    found = verdicts(make_run)
+    assert {claim.other for claim in claims(found["H2"], "low_fnr")} == {"fltrust"}
+    assert {claim.other for claim in claims(found["H3"], "low_latency")} == {"fltrust"}
+
+
+def test_a_gradual_attack_is_no_abrupt_one(make_run):
+    for method in ("caac", "fltrust"):
+        for attack in ("sign-flip", "slow-drift"):
+            make_run(method, attack=attack)
+    found = verdicts(make_run)
+    assert {claim.attack.split()[0] for claim in claims(found["H2"], "low_fnr")} == {"sign-flip"}
+    assert {claim.attack.split()[0] for claim in claims(found["H3"], "low_fnr")} == {"slow-drift"}
+    assert {claim.attack.split()[0] for claim in claims(found["H3"], "low_latency")} == {"sign-flip"}
+
+
+def test_rules_and_attacks_of_absent_plug_ins_are_compared_too(make_run):
+    for method in ("caac", "not-installed"):
+        for attack in ("none", "not-installed-either"):
+            make_run(method, attack=attack)
+    found = verdicts(make_run)
+    assert {claim.other for claim in found["H1"].claims} == {"not-installed"}
+    assert claims(found["H3"], "low_latency")
 
 
 def test_h3_without_benign_drift_cannot_be_supported(make_run):

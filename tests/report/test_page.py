@@ -7,6 +7,7 @@ import pytest
 
 from wardround.analysis import compare, load_runs
 from wardround.experiments import expand, run
+from wardround.protocols import papers
 from wardround.report.contents import collect
 from wardround.report.figures import auroc_over_rounds, who_holds_what
 from wardround.report.page import write_page
@@ -15,7 +16,7 @@ from wardround.report.run_figures import figures_of_runs, shown_runs
 
 @pytest.fixture(scope="module")
 def contents(runs):
-    return collect(runs)
+    return collect(runs, papers())
 
 
 def test_comparison_pairs_attacked_and_clean_runs_by_seed(runs):

@@ -2,6 +2,7 @@
 
 from wardround.analysis.analyze import Analysis, analyze, write
 from wardround.analysis.measures import MEASURES, Measured, measure_all
+from wardround.analysis.papers import Paper, Section
 from wardround.analysis.runs import Run, load_runs
 from wardround.analysis.tables import Comparison, compare
 
@@ -10,7 +11,9 @@ __all__ = [
     "Analysis",
     "Comparison",
     "Measured",
+    "Paper",
     "Run",
+    "Section",
     "analyze",
     "compare",
     "load_runs",

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wardround.analysis.claims import Verdict
 from wardround.analysis.comparisons import (
     PairedComparison,
     against_reference,
@@ -18,11 +19,10 @@ from wardround.analysis.comparisons import (
     ranking_table,
     reference_of,
 )
-from wardround.analysis.hypotheses import Verdict, judge
-from wardround.analysis.layout import Cell, Table, number
 from wardround.analysis.measures import MEASURES, Measured, measure_all
-from wardround.analysis.published import dos_tables
+from wardround.analysis.papers import Paper, Section
 from wardround.analysis.ranking import Ranking, rank_methods
+from wardround.analysis.rendering import Table
 from wardround.analysis.runs import Run
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables
 from wardround.errors import ConfigError
@@ -39,11 +39,17 @@ class Analysis:
     reference: str | None
     comparisons: list[PairedComparison]
     ranking: Ranking | None
-    verdicts: list[Verdict]
+    sections: list[Section]
+    """What the papers add."""
     tables: list[Table]
     """For people and papers."""
     data: list[Table]
     """Too long for people: written as CSV only."""
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """On the hypotheses of all papers."""
+        return [verdict for section in self.sections for verdict in section.verdicts]
 
     def markdown(self) -> str:
         """Verdicts first, then the tables."""
@@ -76,57 +82,43 @@ class Analysis:
 
 
 def analyze(
-    runs: Sequence[Run], reference: str | None = None, progress: Callable[[int], Any] = lambda done: None
+    runs: Sequence[Run],
+    reference: str | None = None,
+    progress: Callable[[int], Any] = lambda done: None,
+    papers: Sequence[Paper] = (),
 ) -> Analysis:
-    """Measure, compare, rank and judge."""
+    """Measure the finished runs, compare and rank their methods, and add what the papers say of them.
+
+    Args:
+        runs: Finished and unfinished runs.
+        reference: The method that the others are compared with; None: a paper's rule, if it is among them.
+        progress: Called with the number of runs read so far.
+        papers: Usually `wardround.protocols.papers()`.
+    """
     measured = measure_all(runs, progress)
     if not measured:
         raise ConfigError("none of these runs is finished: there is nothing to analyse yet")
-    chosen = reference_of(measured, reference)
+    rules = [paper.rule for paper in papers if paper.rule is not None]
+    chosen = reference_of(measured, reference, rules)
     comparisons = against_reference(measured, chosen) if chosen else []
     ranking = rank_methods([m.run for m in measured])
-    verdicts = judge(measured)
-    tables = [*dos_tables(measured), *summary_tables(measured)]
+    sections = [section for paper in papers if (section := paper.section(measured)) is not None]
+    tables = [table for section in sections for table in section.tables] + summary_tables(measured)
     if comparisons and chosen:
         tables += [comparison_table(comparisons, chosen), power_table()]
     if ranking is not None:
         tables.append(ranking_table(ranking))
-    tables += [_claims_table(verdict) for verdict in verdicts if verdict.claims]
+    tables += [table for section in sections for table in section.details]
     return Analysis(
         measured,
         [run.folder.path.name for run in runs if not run.finished],
         chosen,
         comparisons,
         ranking,
-        verdicts,
+        sections,
         tables,
         [every_run(measured), minority_weights(measured)],
     )
-
-
-def _claims_table(verdict: Verdict) -> Table:
-    rows: list[list[Cell]] = []
-    for claim in verdict.claims:
-        test = claim.test
-        rows.append(
-            [claim.setting, claim.attack, f"{MEASURES[claim.measure].heading} {'≥' if claim.margin else 'better than'} "
-             f"{claim.other}", number(claim.ours), number(claim.theirs), f"{test.above}/{test.below}", test.p_in_words,
-             number(claim.holm_p, 4) if test.can_decide else None,
-             None if claim.holm_t_p is None else f"{claim.holm_t_p:.3g}", claim.outcome]
-        )  # fmt: skip
-    return Table(
-        f"claims-{verdict.key.lower()}",
-        f"{verdict.key}, claim by claim: {verdict.verdict}",
-        ["setting", "attack", "claim", "CAAC-FL", "other", "seeds for/against", "Wilcoxon p", "Holm", "t p, Holm",
-         "outcome"],
-        rows,
-        (
-            "≥ allows for a difference of 0.01. Suppressed: by weights below a tenth of 1/N, which all rules have; "
-            "flagged: by CAAC-FL's own verdict. A latency that never ended counts as if it ended after the last "
-            "round. Rules that suppress more than half of the honest clients take no part in FNR and latency.",
-        ),
-        words=3,
-    )  # fmt: skip
 
 
 def write(analysis: Analysis, out: Path) -> list[Path]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wardround.analysis.layout import Cell, Table, number
-from wardround.analysis.measures import Measured
+from wardround.analysis.measures import BASELINE, Measured
 from wardround.analysis.ranking import Ranking
+from wardround.analysis.rendering import Cell, Table, number
 from wardround.analysis.statistics import Paired, adjusted, paired, seeds_needed
 from wardround.analysis.summaries import grouped
 from wardround.errors import ConfigError, did_you_mean
@@ -36,16 +36,20 @@ class PairedComparison:
     bonferroni_p: float
 
 
-def reference_of(measured: Sequence[Measured], wanted: str | None) -> str | None:
-    """The method that the others are compared with: the one asked for, else CAAC-FL, DOS or FedAvg."""
+def reference_of(measured: Sequence[Measured], wanted: str | None, rules: Sequence[str] = ()) -> str | None:
+    """The method that the others are compared with: the one asked for, else the first of `rules` that ran.
+
+    Where none of them ran, FedAvg is the reference, and without FedAvg the first method by name.
+    """
     methods = sorted({m.run.method for m in measured})
     if wanted is not None:
         if wanted not in methods:
             raise ConfigError(f"--reference: no run of method '{wanted}'; {did_you_mean(wanted, methods)}")
         return wanted
-    for name in ("caac", "dos", "fedavg"):
-        if (found := next((m for m in methods if m == name or m.startswith(f"{name} (")), None)) is not None:
-            return found
+    for rule in (*rules, BASELINE):
+        matching = [method for method in methods if method == rule or method.startswith(f"{rule} (")]
+        if matching:
+            return matching[0]
     return methods[0] if methods else None
 
 

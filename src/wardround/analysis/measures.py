@@ -12,8 +12,10 @@ from wardround.analysis import clients as judged
 from wardround.analysis.runs import CLEAN, Run
 from wardround.runs.summary import SUPPRESSED_BELOW, detection, detection_latency, rates_by_round
 
-__all__ = ["MEASURES", "Measure", "Measured", "measure_all"]
+__all__ = ["BASELINE", "MEASURES", "Measure", "Measured", "measure_all"]
 
+BASELINE = "fedavg"
+"""The rule whose time is the unit of the measure `aggregate_vs_fedavg`, and the last choice of a reference."""
 ONSET_WINDOW, LATE_WINDOW = 10, 20
 
 
@@ -101,7 +103,7 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
         if m.run.attack == CLEAN:
             key = (m.run.setting, m.run.seed)
             best[key] = max(best.get(key, 0.0), *(value for _, value in m.run.curve), 0.0)
-        if m.run.config["aggregator"]["name"] == "fedavg" and m["aggregate_ms"]:
+        if m.run.config["aggregator"]["name"] == BASELINE and m["aggregate_ms"]:
             plain[m.run.setting].append(m["aggregate_ms"] or 0.0)
     for m in measured:
         run = m.run

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from wardround.analysis import clients as judged
-from wardround.analysis.layout import Cell, Table, number, percent, plus_minus
 from wardround.analysis.measures import MEASURES, Measured
+from wardround.analysis.rendering import Cell, Table, number, percent, plus_minus
 from wardround.analysis.runs import CLEAN
 from wardround.analysis.statistics import Description, describe
 

@@ -136,6 +136,8 @@ class Attack(Configurable):
     poisons_data: bool = False
     observes: bool = False
     """The attacker studies its own honest updates in every round, also while it does not strike."""
+    is_gradual: ClassVar[bool] = False
+    """The attack gains strength over several rounds, so that no single round stands out."""
 
     @property
     def knowledge(self) -> KnowledgeLevel:

@@ -32,6 +32,7 @@ class SlowDrift(Attack):
     """
 
     knowledge_levels = (KnowledgeLevel.COLLUDERS,)
+    is_gradual = True
 
     class Params(Parameters):
         ramp: Annotated[int, Range(1, 40, log=True)] = Field(20, ge=1)

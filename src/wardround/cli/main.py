@@ -250,11 +250,12 @@ def analyze(
     """Metrics, statistics and hypotheses of some runs, as tables."""
     from wardround.analysis import analyze as analyze_runs
     from wardround.analysis import load_runs, write
+    from wardround.protocols import papers
     from wardround.report.console import progress
 
     runs = load_runs(paths)
     with progress("reading runs", len(runs)) as advance:
-        found = analyze_runs(runs, reference, advance)
+        found = analyze_runs(runs, reference, advance, papers())
     if out is not None:
         write(found, out)
     if as_json:
@@ -278,13 +279,14 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about some runs."""
     from wardround.analysis import load_runs
+    from wardround.protocols import papers
     from wardround.report.console import progress
     from wardround.report.contents import collect
     from wardround.report.page import write_page
     from wardround.report.paper import write_figures
 
     runs = load_runs(paths)
-    contents = collect(runs)
+    contents = collect(runs, papers())
     print(f"report: {write_page(runs, out, title, contents)}")
     if figures is not None:
         wanted = contents.all_figures

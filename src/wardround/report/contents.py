@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wardround.analysis import Analysis, analyze
+from wardround.analysis import Analysis, Paper, analyze
 from wardround.analysis.runs import Run
 from wardround.report.comparison_figures import auroc_over_seeds, critical_differences, loss_by_attack
 from wardround.report.figures import Figure, auroc_over_rounds, who_holds_what
@@ -30,9 +30,9 @@ class Contents:
         return [*self.figures, *(figure for _, figures in self.single for figure in figures)]
 
 
-def collect(runs: Sequence[Run]) -> Contents:
-    """Analyse the runs and describe every figure."""
-    analysis = analyze(runs) if any(run.finished for run in runs) else None
+def collect(runs: Sequence[Run], papers: Sequence[Paper] = ()) -> Contents:
+    """Analyse the runs, with what the papers add, and describe every figure."""
+    analysis = analyze(runs, papers=papers) if any(run.finished for run in runs) else None
     measured = [] if analysis is None else analysis.measured
     figures = [
         *auroc_over_rounds(runs),

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 import wardround
-from wardround.analysis import Analysis
-from wardround.analysis.layout import Table
+from wardround.analysis import Analysis, Section
+from wardround.analysis.rendering import Table
 from wardround.analysis.runs import Run
 from wardround.analysis.tables import Comparison, compare
 from wardround.errors import ConfigError
@@ -87,14 +87,18 @@ def _section(figure: Figure) -> str:
 
 
 def _verdicts(analysis: Analysis | None) -> str:
-    if analysis is None or not analysis.verdicts:
+    if analysis is None:
         return ""
+    return "".join(_verdict_cards(section) for section in analysis.sections if section.verdicts)
+
+
+def _verdict_cards(section: Section) -> str:
     cards = "".join(
         f'<article class="verdict {v.verdict.replace(" ", "-")}"><h3>{v.key} <strong>{v.verdict}</strong></h3>'
         f"<p>{html.escape(v.statement)}</p><p>{html.escape(v.reason[:1].upper() + v.reason[1:])}.</p></article>"
-        for v in analysis.verdicts
+        for v in section.verdicts
     )
-    return f'<section><h2>The hypotheses about CAAC-FL</h2><div class="verdicts">{cards}</div></section>'
+    return f'<section><h2>{html.escape(section.title)}</h2><div class="verdicts">{cards}</div></section>'
 
 
 def _single(contents: Contents) -> str:

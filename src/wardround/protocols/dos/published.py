@@ -1,4 +1,4 @@
-"""Figures that papers print, to stand beside ours.
+"""Figures that the DOS paper prints, beside ours.
 
 Alkhunaizi, Kamzolov, Takáč, Nandakumar: "Suppressing Poisoning Attacks on Federated Learning for Medical
 Imaging", MICCAI 2022: table 1 (CheXpert, ResNet-18, AUC averaged over all rounds) and section 4.3 (HAM10000).
@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from wardround.analysis.layout import Cell, Table
 from wardround.analysis.measures import Measured
+from wardround.analysis.papers import Section
+from wardround.analysis.rendering import Cell, Table
 from wardround.analysis.runs import CLEAN, Run
 
-__all__ = ["dos_tables"]
+__all__ = ["RULE", "dos_tables", "section"]
 
+RULE = "dos"
 SCENARIOS = ("No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %")
 CRAFTED = "Crafted 40 %"
 METHODS = {"fedavg": "FedAvg", "median": "Median", "trimmed-mean": "T-M", "krum": "Krum", "dos": "DOS"}
@@ -32,6 +34,12 @@ PROPORTION = {0: 0.70, 10: 0.695, 20: 0.697, 30: 0.696, 40: 0.711, 50: 0.710, 60
 CLIENTS = {5: 0.725, 10: 0.700, 20: 0.692, 40: 0.674}
 
 
+def section(measured: Sequence[Measured]) -> Section | None:
+    """The paper's tables; None where its scenarios are not among the runs."""
+    tables = dos_tables(measured)
+    return Section("The DOS paper's tables", tables=tuple(tables)) if tables else None
+
+
 def dos_tables(measured: Sequence[Measured]) -> list[Table]:
     """The DOS paper's tables for every setting in which its scenarios were run with its rule."""
     tables: list[Table] = []
@@ -39,11 +47,11 @@ def dos_tables(measured: Sequence[Measured]) -> list[Table]:
     for m in measured:
         by_setting[m.run.setting].append(m)
     for setting, members in sorted(by_setting.items()):
-        told = {_scenario(m.run) for m in members} - {None}
-        if len(told) >= 3 and any(m.run.method == "dos" for m in members):
+        scenarios = {_scenario(m.run) for m in members} - {None}
+        if len(scenarios) >= 3 and any(m.run.method == RULE for m in members):
             tables.append(_table_1(setting, members, len(tables)))
     noise = [
-        m for m in measured if m.run.method == "dos" and m.run.config["attack"]["name"] in ("noise", "none")
+        m for m in measured if m.run.method == RULE and m.run.config["attack"]["name"] in ("noise", "none")
     ]
     shares = {_share(m.run) for m in noise}
     if len(shares - {0}) >= 3:
@@ -126,12 +134,12 @@ def _clients(measured: Sequence[Measured]) -> Table:
 
 
 def _rows(groups: dict[int, list[Measured]], printed: dict[int, float], unit: str) -> list[list[Cell]]:
-    found: list[list[Cell]] = []
+    rows: list[list[Cell]] = []
     for key, members in groups.items():
         values = [value for m in members if (value := m["auroc"]) is not None]
         if values:
-            found.append([f"{key}{unit}", len(values), fmean(values), printed[key]])
-    return found
+            rows.append([f"{key}{unit}", len(values), fmean(values), printed[key]])
+    return rows
 
 
 def _beside(ours: float | None, printed: float | None) -> str | None:
