@@ -113,7 +113,11 @@ def test_indiscriminate_rules_take_no_part_in_missed_attackers_and_latency(make_
         ignored = {f"hospital-{i}" for i in range(count + 1)}
         return lambda client, number: 0.0 if client in ignored else 0.2
 
-    for method, weights in (("caac", lambda c, n: 0.2), ("krum", suppressing(3)), ("fltrust", suppressing(2))):
+    for method, weights in (
+        ("caac", lambda c, n: 0.2),
+        ("krum", suppressing(3)),
+        ("fltrust", suppressing(2)),
+    ):
         make_run(method, attack="sign-flip", share=0.2, held=honest, weights=weights)
     found = verdicts(make_run)
     assert {claim.other for claim in claims(found["H2"], "low_fnr")} == {"fltrust"}

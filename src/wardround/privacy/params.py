@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, model_serializer, model_validator
 
@@ -11,18 +11,28 @@ from wardround.privacy.dp import ProfileNoise, analytic_sigma, classical_sigma
 from wardround.privacy.encryption.steward import Policy
 from wardround.registry import Parameters
 
-__all__ = ["MODES", "RULES", "DpParams", "Mode", "PrivacyParams", "ProfileNoiseParams"]
+__all__ = ["MODES", "VISIBLE", "DpParams", "Mode", "PrivacyParams", "ProfileNoiseParams", "rules_for"]
 
 Mode = Literal["plaintext", "encrypted-fedmed", "encrypted-caac"]
 MODES: tuple[Mode, ...] = ("plaintext", "encrypted-fedmed", "encrypted-caac")
 
-RULES: dict[str, tuple[str, ...]] = {
-    # Their weights depend on what clients report, not on the updates.
-    "encrypted-fedmed": ("fedavg", "fedmed", "fedprox", "mean"),
-    # They need of an update its norm and its cosine to the last aggregate.
-    "encrypted-caac": ("caac", "caac-dir", "caac-mag", "caac-mag+dir", "caac-temp"),
-}
-"""The rules that work in each encrypted mode; all rules work in plaintext."""
+VISIBLE: dict[Mode, str] = {"encrypted-fedmed": "reports", "encrypted-caac": "scalars"}
+"""What the server learns of updates in each encrypted mode; in plaintext it sees everything."""
+PROFILED = "scalars"  # what a rule sees whose profiles are made of norms and cosines
+
+
+class RuleDeclaration(Protocol):
+    """What a rule (`wardround.aggregators.Aggregator`, the class or an instance) says of itself."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sees(self) -> str: ...
+
+
+def rules_for(mode: Mode, rules: Iterable[RuleDeclaration]) -> list[str]:
+    """The names of those rules that work in a mode: in an encrypted one, those that see no more than it shows."""
+    return [rule.name for rule in rules if mode == "plaintext" or rule.sees == VISIBLE[mode]]
 
 
 class DpParams(Parameters):
@@ -64,12 +74,12 @@ class DpParams(Parameters):
 
 
 class ProfileNoiseParams(Parameters):
-    """Differential privacy of the norm and cosine that profiles are made of, a client and round."""
+    """Differential privacy of the norm and cosine that profiles are made of, per client and round."""
 
     epsilon: float = Field(2.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
     clip: float = Field(gt=0)
-    """Largest norm that is told."""
+    """Largest norm that is revealed."""
 
     def noise(self) -> ProfileNoise:
         """The mechanism."""
@@ -118,26 +128,33 @@ class PrivacyParams(Parameters):
         values = dump(self)
         if self.mode != "plaintext":
             return values
-        told = {"dp": values["dp"], "profile_noise": values["profile_noise"]}
-        kept = {key: value for key, value in told.items() if value is not None}
+        parts = {"dp": values["dp"], "profile_noise": values["profile_noise"]}
+        kept = {key: value for key, value in parts.items() if value is not None}
         return {"mode": self.mode, **kept, **({"pseudonyms": self.pseudonyms} if self.pseudonyms else {})}
 
     def policy(self) -> Policy:
         """What the steward opens."""
         return Policy(min_cohort=self.min_cohort, max_share=self.max_share)
 
-    def why_not(self, rule: str) -> str | None:
-        """Why this rule cannot work in this mode, with the rules and modes that can; None where it can."""
-        if self.profile_noise is not None and rule not in RULES["encrypted-caac"]:
-            return (
-                f"privacy.profile_noise is for rules with profiles, {rule!r} has none; "
-                f"rules that have: {', '.join(RULES['encrypted-caac'])}"
+    def why_not(self, rule: RuleDeclaration, rules: Iterable[RuleDeclaration] = ()) -> str | None:
+        """Why this rule cannot work in this mode; None where it can.
+
+        Args:
+            rule: The rule of the run.
+            rules: All rules there are: the message names those that would work.
+        """
+        rules = list(rules)
+        if self.profile_noise is not None and rule.sees != PROFILED:
+            others = [other.name for other in rules if other.sees == PROFILED]
+            return f"privacy.profile_noise is for rules with profiles, {rule.name!r} has none" + (
+                f"; rules that have: {', '.join(others)}" if others else ""
             )
-        if self.mode == "plaintext" or rule in RULES[self.mode]:
+        if rules_for(self.mode, [rule]):
             return None
-        fits = [mode for mode, rules in RULES.items() if rule in rules]
-        mend = f"aggregator {rule!r} works in mode {' or '.join([*fits, 'plaintext'])}"
+        fits = [mode for mode in VISIBLE if rules_for(mode, [rule])]
+        others = rules_for(self.mode, rules)
         return (
-            f"privacy.mode {self.mode}: aggregator {rule!r} needs to see updates in the clear; "
-            f"rules that work here: {', '.join(RULES[self.mode])}; {mend}"
+            f"privacy.mode {self.mode}: aggregator {rule.name!r} needs to see updates in the clear; "
+            + (f"rules that work here: {', '.join(others)}; " if others else "")
+            + f"aggregator {rule.name!r} works in mode {' or '.join([*fits, 'plaintext'])}"
         )

@@ -53,7 +53,7 @@ class Protection:
     ) -> None:
         """`clients` are those that are played here; None where each is at home and seals its own updates."""
         self.params, self.rule, self.seed = params, rule, seed
-        problem = params.why_not(rule.name)
+        problem = params.why_not(rule)
         if problem is not None:
             raise ConfigError(problem)
         dp = params.dp

@@ -115,7 +115,8 @@ class RunConfig(Parameters):
 
     @model_validator(mode="after")
     def _rule_can_work_in_this_mode(self) -> RunConfig:
-        problem = self.privacy.why_not(self.aggregator["name"])
+        rules = [aggregators.registry.get(name) for name in aggregators.available()]
+        problem = self.privacy.why_not(aggregators.registry.get(self.aggregator["name"]), rules)
         if problem is not None:
             raise ValueError(problem)
         return self
