@@ -43,14 +43,7 @@ def test_every_mode_is_explained_for_every_party(app):
 
 @pytest.fixture(scope="module")
 def caac_run(tmp_path_factory):
-    config = {
-        "dataset": {"name": "synthetic", "samples": 300, "features": 6},
-        "partition": {"name": "dirichlet", "clients": 5},
-        "model": {"name": "mlp", "hidden": [8]},
-        "aggregator": {"name": "caac"},
-        "rounds": 2,
-    }
-    return run(load_config(config), tmp_path_factory.mktemp("runs"))
+    return small_run(tmp_path_factory.mktemp("runs"), "caac")
 
 
 def test_profiles_are_shown_and_looking_is_logged(app, caac_run):
@@ -63,6 +56,36 @@ def test_profiles_are_shown_and_looking_is_logged(app, caac_run):
     lines = [json.loads(line) for line in (caac_run.path / "access.jsonl").read_text().splitlines()]
     assert [line["reason"] for line in lines] == ["audit", "once more"]
     assert all(line["user"] and line["time"] for line in lines)
+
+
+def small_run(out, rule, rounds=2):
+    config = {
+        "dataset": {"name": "synthetic", "samples": 300, "features": 6},
+        "partition": {"name": "dirichlet", "clients": 5},
+        "model": {"name": "mlp", "hidden": [8]},
+        "aggregator": {"name": rule},
+        "rounds": rounds,
+    }
+    return run(load_config(config), out)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        name
+        for name in aggregators.available()
+        if aggregators.registry.get(name).profile_table is not aggregators.Aggregator.profile_table
+    ],
+)
+def test_every_rule_that_keeps_profiles_shows_them(app, tmp_path, rule):
+    folder = small_run(tmp_path, rule)
+    table = json.loads(ask(app, "profiles", "show", folder.path, "--reason", "audit", "--json"))
+    assert set(table) == {f"hospital-0{i}" for i in range(5)}
+    text = ask(app, "profiles", "show", folder.path, "--reason", "audit")
+    first = next(iter(table.values()))
+    assert all(column in text for column in first)
+    assert len(text.splitlines()) == 6
+    assert len({len(line) for line in text.splitlines()}) == 1, "columns stand under each other"
 
 
 def test_profiles_are_not_shown_without_a_reason_or_a_log(app, caac_run, tmp_path):
@@ -85,7 +108,7 @@ def test_a_rule_without_profiles_has_none_to_show(app, tmp_path):
         "rounds": 1,
     }
     folder = run(load_config(config), tmp_path)
-    with pytest.raises(ConfigError, match="no profiles"):
+    with pytest.raises(ConfigError, match="no profiles in it, aggregator 'fedavg' keeps none"):
         ask(app, "profiles", "show", folder.path, "--reason", "audit")
 
 

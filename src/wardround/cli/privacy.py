@@ -8,7 +8,7 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ privacy_app = typer.Typer(help="What the privacy modes protect, and from whom.",
 profiles_app = typer.Typer(help="What a rule remembers of clients.", no_args_is_help=True)
 
 ACCESS_LOG = "access.jsonl"
-COLUMNS = ("mean norm", "spread", "mean cosine", "reliability", "rounds")
 
 
 class ModeName(StrEnum):
@@ -109,29 +108,30 @@ def show_profiles(
     reason: Annotated[str, typer.Option("--reason", help="Why you look; goes into the log.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """The profiles a CAAC-FL run keeps of its clients. Looking is logged in the run's folder, before you see."""
+    """Show what a run's rule remembers of each client. The access is logged in the run's folder first."""
     from wardround.runs.folder import RunFolder
+    from wardround.runs.rule import restore_rule
 
-    folder = RunFolder(run)
-    folder.config()  # or it is no run
-    checkpoint = folder.read_checkpoint()
-    state: dict[str, Any] = {} if checkpoint is None else checkpoint["federation"]["rule"]
-    if "profiles" not in state:
-        raise ConfigError(f"{run}: no profiles in it (rules of the caac family keep them)")
+    rule = restore_rule(RunFolder(run))
+    table = rule.profile_table()
+    if table is None:
+        raise ConfigError(f"{run}: no profiles in it, aggregator '{rule.name}' keeps none")
     if not reason.strip():
         raise ConfigError("--reason: say why you look at the profiles")
     _log_access(run, reason)
-    rows = {
-        client: dict(zip(COLUMNS, values, strict=True))
-        for client, values in zip(state["clients"], state["profiles"].tolist(), strict=True)
-    }
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps(table))
         return
-    width = max(len(client) for client in rows) if rows else 6
-    print("client".ljust(width), *(name.rjust(12) for name in COLUMNS))
-    for client, values in rows.items():
-        print(client.ljust(width), *(f"{value:12.4g}" for value in values.values()))
+    if not table:
+        print("no profiles yet: no round is finished")
+        return
+    columns = list(dict.fromkeys(column for values in table.values() for column in values))
+    width = max(len(name) for name in ("client", *table))
+    widths = {column: max(12, len(column) + 1) for column in columns}
+    print("client".ljust(width), *(column.rjust(widths[column]) for column in columns))
+    for client, values in table.items():
+        cells = (f"{values[column]:{widths[column]}.4g}" for column in columns)
+        print(client.ljust(width), *cells)
 
 
 def _log_access(run: Path, reason: str) -> None:
