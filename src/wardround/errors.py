@@ -3,6 +3,7 @@
     WardroundError
     ├── ConfigError          a configuration, file or command line that cannot be right
     │   └── ParameterError   an unknown or impossible parameter of a rule, attack, dataset, …
+    ├── ContractError        a rule, attack, … that does not do what its base class asks of it
     ├── DataError            raw data that is missing, unreadable or not what was expected
     ├── TooFewClients        a rule was given fewer clients than its mathematics needs
     ├── WorkerDied           a worker process ended in the middle of its work
@@ -21,6 +22,7 @@ from types import ModuleType
 
 __all__ = [
     "ConfigError",
+    "ContractError",
     "DataError",
     "MissingExtra",
     "ParameterError",
@@ -42,6 +44,10 @@ class ConfigError(WardroundError):
 
 class ParameterError(ConfigError):
     """An unknown or impossible parameter of a named member (rule, attack, dataset, …)."""
+
+
+class ContractError(WardroundError):
+    """A member (rule, attack, …) lacks a method or returned the wrong thing; says which one, and what was expected."""
 
 
 class DataError(WardroundError):

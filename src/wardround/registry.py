@@ -7,6 +7,7 @@ it takes to make it reachable from Python, YAML and the command line, with the s
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,9 +15,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticUndefined
 
-from wardround.errors import ParameterError, did_you_mean
+from wardround.errors import ContractError, ParameterError, did_you_mean
 
-__all__ = ["Configurable", "Parameters", "Registry", "explain"]
+__all__ = ["Configurable", "Parameters", "Registry", "explain", "source_of"]
 
 
 class Parameters(BaseModel):
@@ -65,6 +66,12 @@ class Registry(Generic[Member]):
         def add(member: type[Member]) -> type[Member]:
             if self._members.get(name, member).__qualname__ != member.__qualname__:
                 raise RuntimeError(f"{self.kind} '{name}' is registered twice")
+            missing = sorted(getattr(member, "__abstractmethods__", ()))
+            if missing:
+                methods = ", ".join(f"{method}{_arguments(getattr(member, method))}" for method in missing)
+                raise ContractError(
+                    f"{self.kind} '{name}'{source_of(member)}: {member.__name__} must define {methods}"
+                )
             member.name = name
             self._members[name] = member
             return member
@@ -111,6 +118,20 @@ class Registry(Generic[Member]):
             key: None if field.default is PydanticUndefined else field.get_default(call_default_factory=True)
             for key, field in self.get(name).Params.model_fields.items()
         }
+
+
+def source_of(member: type) -> str:
+    """Where a class is defined, as part of a message: ` (file, line n)`; empty where it has no file."""
+    try:
+        file, (_, line) = inspect.getsourcefile(member), inspect.getsourcelines(member)
+    except (OSError, TypeError):
+        return ""
+    return f" ({file}, line {line})"
+
+
+def _arguments(method: Callable[..., Any]) -> str:
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    return f"({', '.join(names)})"
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

@@ -183,6 +183,32 @@ class Aggregation:
     skipped: str | None = None
     """Why the round had to be skipped (`delta` is then zero), None where all went well."""
 
+    def problem(self, clients: int, dimension: int) -> str | None:
+        """What is wrong with the shape of a result for so many clients and parameters, and what would be right.
+
+        >>> Aggregation(torch.zeros(3), weights=torch.ones(2) / 2).problem(clients=4, dimension=3)
+        'weights of shape (2,), expected a tensor of 4 values, one per client'
+        """
+        per_client = {"weights": self.weights, "scores": self.scores, "flags": self.flags}
+        per_client |= {f"columns[{name!r}]": values for name, values in self.columns.items()}
+        expected = {
+            "delta": (self.delta, dimension, "parameter"),
+            **{
+                name: (values, clients, "client") for name, values in per_client.items() if values is not None
+            },
+        }
+        for name, (values, size, unit) in expected.items():
+            if not isinstance(values, Tensor) or values.shape != (size,):
+                got = (
+                    f"shape {tuple(values.shape)}"
+                    if isinstance(values, Tensor)
+                    else f"type {type(values).__name__}"
+                )
+                return f"{name} of {got}, expected a tensor of {size} values, one per {unit}"
+        if not self.delta.is_floating_point():
+            return f"delta of {self.delta.dtype}, expected floating-point numbers"
+        return None
+
     def spread(self, rows: Tensor, n: int) -> Aggregation:
         """The same result for all `n` clients, where it was computed for those in `rows` only."""
         if len(rows) == n:

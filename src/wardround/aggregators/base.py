@@ -6,7 +6,7 @@ left, and spreading the result over all clients again happens here, once, for al
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.survey import Survey, Wanted
-from wardround.errors import ParameterError, TooFewClients
-from wardround.registry import Configurable, Parameters, Registry
+from wardround.errors import ContractError, ParameterError, TooFewClients
+from wardround.registry import Configurable, Parameters, Registry, source_of
 from wardround.updates import Aggregation, Updates, guard
 
 __all__ = [
@@ -135,7 +135,7 @@ class Context:
     """What the guard's read of the matrix has measured for the rule."""
 
 
-class Aggregator(Configurable):
+class Aggregator(Configurable, ABC):
     """Base of all rules. A rule implements `combine`; where it keeps state, also the state methods."""
 
     needs_global_weights: ClassVar[bool] = False
@@ -165,9 +165,13 @@ class Aggregator(Configurable):
         """What `combine` will ask of `context.survey`: declared here, it is measured in the guard's read."""
         return Wanted()
 
+    @abstractmethod
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        """The rule itself, on rows that are finite and of one length."""
-        raise NotImplementedError
+        """The rule itself, on N rows that are finite and of one length D.
+
+        Returns:
+            `delta` of D values; `weights`, `scores`, `flags` and each column of N values, or None.
+        """
 
     def minimum_clients(self, clients: int) -> int:
         """How many well-formed updates the rule needs when `clients` take part."""
@@ -220,9 +224,21 @@ class Aggregator(Configurable):
                 f"{self.name} needs {self.requirement(len(updates))}",
             )
         else:
-            result = self.combine(kept, context)
+            result = self._checked(self.combine(kept, context), kept)
         result = result.spread(guarded.rows, len(updates))
         result.dropped = guarded.dropped
+        return result
+
+    def _checked(self, result: Aggregation, updates: Updates) -> Aggregation:
+        """The result, or an error that says what the rule should have returned."""
+        if not isinstance(result, Aggregation):
+            problem: str | None = f"{type(result).__name__}, expected an Aggregation(delta, …)"
+        else:
+            problem = result.problem(len(updates), updates.dimension)
+        if problem is not None:
+            raise ContractError(
+                f"aggregator '{self.name}'{source_of(type(self))}: combine returned {problem}"
+            )
         return result
 
     def warm_up(self, clients: int, dimension: int, dtype: torch.dtype = torch.float32) -> None:

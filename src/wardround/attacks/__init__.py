@@ -6,16 +6,30 @@
 tensor([[-2., -2., -2.]])
 """
 
-from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData, describe, registry
+from wardround.attacks.base import (
+    Attack,
+    DataAttack,
+    Defence,
+    HonestUpdate,
+    Knowledge,
+    KnowledgeLevel,
+    LocalData,
+    MetricsAttack,
+    describe,
+    registry,
+)
 from wardround.attacks.campaign import Campaign, draw_byzantine
 
 __all__ = [
     "Attack",
     "Campaign",
+    "DataAttack",
     "Defence",
+    "HonestUpdate",
     "Knowledge",
     "KnowledgeLevel",
     "LocalData",
+    "MetricsAttack",
     "available",
     "create",
     "describe",

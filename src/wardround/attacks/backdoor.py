@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, LocalData, Parameters, register
+from wardround.attacks.base import DataAttack, LocalData, Parameters, register
 from wardround.attacks.search import FIXED, Choice
 from wardround.errors import ParameterError
 
@@ -17,7 +17,7 @@ STANDARDISED = 3.0  # three standard deviations above the mean: rare in the data
 
 
 @register("backdoor")
-class Backdoor(Attack):
+class Backdoor(DataAttack):
     r"""Stamp a trigger on a share of the samples and give them the target label.
 
     - Images (n × channels × height × width): a square patch in the lower right corner is set to `value`.
@@ -41,8 +41,6 @@ class Backdoor(Attack):
     >>> int((poisoned.inputs[:, 1] == 9).sum()), int((poisoned.targets == 1).sum())
     (2, 2)
     """
-
-    poisons_data = True
 
     class Params(Parameters):
         share: float = Field(0.5, ge=0, le=1)

@@ -1,11 +1,12 @@
 """The contract of an attack: what it may know, and the three places where it may lie.
 
-An attack may poison a client's data before training, craft the update that is sent, and falsify the
-metrics reported beside it. Each is a method that leaves everything honest unless an attack overrides it.
+An attack may poison a client's data before training (`DataAttack`), craft the update that is sent (`Attack`), and
+falsify the metrics reported beside it (`MetricsAttack`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,10 +23,13 @@ from wardround.updates import Aggregation
 
 __all__ = [
     "Attack",
+    "DataAttack",
     "Defence",
+    "HonestUpdate",
     "Knowledge",
     "KnowledgeLevel",
     "LocalData",
+    "MetricsAttack",
     "Parameters",
     "describe",
     "register",
@@ -126,8 +130,8 @@ class LocalData:
     multi_label: bool = False
 
 
-class Attack(Configurable):
-    """Base of all attacks. Honest in everything it does not override."""
+class Attack(Configurable, ABC):
+    """Base of all attacks. An attack implements `craft`; in everything else it is honest unless it overrides it."""
 
     knowledge_levels: ClassVar[tuple[KnowledgeLevel, ...]] = (KnowledgeLevel.OWN,)
     """What the attack can work with; the first is the default."""
@@ -161,9 +165,9 @@ class Attack(Configurable):
     def observe(self, own: Tensor, knowledge: Knowledge) -> None:
         """See one's own honest rows of a round. Called before `craft`, and outside the window too."""
 
+    @abstractmethod
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         """B×D honest updates of Byzantine clients → the B×D rows they send instead. `own` is not changed."""
-        return own
 
     def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
         """The data the client trains on while the attack is on. Only called where `poisons_data`."""
@@ -183,6 +187,31 @@ class Attack(Configurable):
             raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
 
 
+class HonestUpdate(Attack):
+    """An attack whose clients send the updates that they trained."""
+
+    def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
+        return own
+
+
+class DataAttack(HonestUpdate):
+    """An attack whose clients train on poisoned data, and send what they learnt from it."""
+
+    poisons_data = True
+
+    @abstractmethod
+    def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
+        """The data the client trains on while the attack is on: as many samples, of the same shape."""
+
+
+class MetricsAttack(HonestUpdate):
+    """An attack whose clients train and send honestly, and lie about the metrics that they report."""
+
+    @abstractmethod
+    def report(self, metrics: Mapping[str, Tensor], knowledge: Knowledge) -> dict[str, Tensor]:
+        """The metrics the Byzantine clients report, from those they measured (each of length B)."""
+
+
 registry: Registry[Attack] = Registry("attack", "wardround.attacks")
 register = registry.register
 
@@ -195,16 +224,14 @@ def describe(name: str) -> dict[str, Any]:
     (['omniscient', 'colluders'], ['update'], 2.5)
     """
     attack = registry.get(name)
-    places = {"data": "poison", "update": "craft", "metrics": "report"}
+    honest = {"data": Attack.poison, "update": HonestUpdate.craft, "metrics": Attack.report}
     return {
         "name": name,
         "summary": (attack.__doc__ or "").strip().split("\n")[0],
         "knowledge": [level.value for level in attack.knowledge_levels],
         "knows_defence": attack.knows_defence,
         "lies_in": [
-            place
-            for place, method in places.items()
-            if getattr(attack, method) is not getattr(Attack, method)
+            place for place, method in honest.items() if getattr(attack, method.__name__) is not method
         ],
         "parameters": registry.describe(name),
     }

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData
-from wardround.errors import ParameterError, did_you_mean
+from wardround.errors import ContractError, ParameterError, did_you_mean
+from wardround.registry import source_of
 from wardround.updates import Aggregation
 
 __all__ = ["Campaign", "draw_byzantine"]
@@ -94,7 +95,8 @@ class Campaign:
         if client not in self._poisoned:
             entropy = np.random.SeedSequence([self.seed, *b"poison", *client.encode()])
             state = int(entropy.generate_state(1, np.uint64)[0])
-            self._poisoned[client] = part.poison(data, torch.Generator().manual_seed(state))
+            poisoned = part.poison(data, torch.Generator().manual_seed(state))
+            self._poisoned[client] = _checked_data(part, poisoned, data)
         return self._poisoned[client]
 
     def strike(
@@ -133,9 +135,9 @@ class Campaign:
                 part.observe(own, knowledge)
             if not self.active(round):
                 continue
-            crafted.append((group, part.craft(own, knowledge).to(matrix.dtype)))
+            crafted.append((group, _checked_rows(part, part.craft(own, knowledge), own).to(matrix.dtype)))
             measured = {name: values[group] for name, values in metrics.items()}
-            for name, values in part.report(measured, knowledge).items():
+            for name, values in _checked_metrics(part, part.report(measured, knowledge), measured).items():
                 told[name] = told[name].clone() if told[name] is metrics[name] else told[name]
                 told[name][group] = values.to(told[name].dtype)
         sent = matrix if in_place or not crafted else matrix.clone()
@@ -172,6 +174,51 @@ class Campaign:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.attack.load_state_dict(state)
+
+
+def _checked_rows(part: Attack, rows: Tensor, own: Tensor) -> Tensor:
+    if not isinstance(rows, Tensor) or rows.shape != own.shape:
+        expected = f"a tensor of shape {tuple(own.shape)}, one row per client"
+        raise ContractError(f"{_origin(part)}: craft returned {_shape(rows)}, expected {expected}")
+    return rows
+
+
+def _checked_metrics(
+    part: Attack, reported: Mapping[str, Tensor], measured: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
+    if not isinstance(reported, Mapping) or not reported.keys() <= measured.keys():
+        got = sorted(reported) if isinstance(reported, Mapping) else type(reported).__name__
+        raise ContractError(
+            f"{_origin(part)}: report returned {got}, expected a dict of what was measured: {sorted(measured)}"
+        )
+    for name, values in reported.items():
+        if not isinstance(values, Tensor) or values.shape != measured[name].shape:
+            expected = f"a tensor of shape {tuple(measured[name].shape)}, one value per client"
+            raise ContractError(
+                f"{_origin(part)}: report returned {name!r} as {_shape(values)}, expected {expected}"
+            )
+    return reported
+
+
+def _checked_data(part: Attack, poisoned: LocalData, data: LocalData) -> LocalData:
+    if not isinstance(poisoned, LocalData):
+        raise ContractError(f"{_origin(part)}: poison returned {_shape(poisoned)}, expected a LocalData")
+    for name in ("inputs", "targets"):
+        got, own = getattr(poisoned, name), getattr(data, name)
+        if not isinstance(got, Tensor) or got.shape != own.shape:
+            raise ContractError(
+                f"{_origin(part)}: poison returned {name} as {_shape(got)}, "
+                f"expected a tensor of shape {tuple(own.shape)}, one entry per sample"
+            )
+    return poisoned
+
+
+def _origin(part: Attack) -> str:
+    return f"attack '{part.name}'{source_of(type(part))}"
+
+
+def _shape(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _defence_of_part(

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from wardround.attacks.base import Attack, LocalData, Parameters, register
+from wardround.attacks.base import DataAttack, LocalData, Parameters, register
 from wardround.attacks.search import FIXED, Choice
 from wardround.errors import ParameterError
 
@@ -17,7 +17,7 @@ BETWEEN = "source-target"
 
 
 @register("label-flip")
-class LabelFlip(Attack):
+class LabelFlip(DataAttack):
     r"""Flip each label with probability p, then train and send as an honest client would.
 
     - `mode: random`: to another class, uniformly;
@@ -36,8 +36,6 @@ class LabelFlip(Attack):
     >>> attacks.create("label-flip", p=1, mode="invert").poison(data, torch.Generator()).targets
     tensor([3, 2, 1, 0])
     """
-
-    poisons_data = True
 
     class Params(Parameters):
         p: float = Field(0.8, ge=0, le=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wardround.attacks.base import Attack, register
+from wardround.attacks.base import HonestUpdate, register
 
 
 @register("none")
-class NoAttack(Attack):
+class NoAttack(HonestUpdate):
     """Byzantine clients stay honest."""

@@ -9,14 +9,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Knowledge, KnowledgeLevel, MetricsAttack, Parameters, register
 from wardround.attacks.search import Range
 
 LOSS, EPSILON = "loss", 1e-6  # FEDMED's quality score is 1/(loss + 1e-6)
 
 
 @register("score-lie")
-class ScoreLie(Attack):
+class ScoreLie(MetricsAttack):
     r"""Leave the update alone and report a better loss than was measured.
 
     FEDMED weighs clients by :math:`q = 1/(L + 10^{-6})` of the loss L they report. A single liar reports

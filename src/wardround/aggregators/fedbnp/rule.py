@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -32,9 +33,9 @@ class _Trusting(Aggregator):
         super().__init__(params)
         self.detector = Detector(self.params, self.uses_attention)
 
+    @abstractmethod
     def opinions(self, opinion: Opinion) -> tuple[Tensor, Tensor]:
         """Trust as it becomes weight, and trust on the scale on which verdicts are given."""
-        raise NotImplementedError
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         server, weights = context.server, context.global_weights
