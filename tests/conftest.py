@@ -62,3 +62,35 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "cache"
     monkeypatch.setenv("WARDROUND_DATA", str(root))
     return root
+
+
+FOUR_RUNS = {
+    "base": {
+        "dataset": {"name": "synthetic", "samples": 400, "features": 6},
+        "partition": {"name": "dirichlet", "clients": 6, "alpha": 0.5},
+        "model": {"name": "mlp", "hidden": [8]},
+        "rounds": 5,
+    },
+    "runs": [{"attack.name": "none"}, {"attack": {"name": "sign-flip", "fraction": 0.34, "start": 3}}],
+    "axes": {"aggregator.name": ["fedavg", "caac"]},
+    "seeds": [0, 1],
+}
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory):
+    """A folder of real runs: two rules, clean and attacked, two seeds."""
+    from wardround.experiments import expand, run
+
+    out = tmp_path_factory.mktemp("runs")
+    for config in expand(FOUR_RUNS):
+        run(config, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def runs(run_folder):
+    """The same as the analysis sees them."""
+    from wardround.analysis import load_runs
+
+    return load_runs([run_folder])

@@ -105,7 +105,7 @@ def demo(
 ) -> None:
     """Real data, honest and attacked, FedAvg against robust rules: a table and a page in about two minutes."""
     from wardround.analysis import compare, load_runs
-    from wardround.report.console import comparison_table, console
+    from wardround.cli.console import comparison_table, console
 
     configs = _run_matrix("demo", out, jobs, quick=quick)
     runs = load_runs([out / config.run_name for config in configs])
@@ -135,10 +135,10 @@ def run(
     track_uri: TrackUri = None,
 ) -> None:
     """Run one experiment, or go on with it where it was stopped."""
+    from wardround.cli.console import progress
     from wardround.experiments import Event, load_config, override, read_yaml
     from wardround.experiments import run as run_experiment
     from wardround.experiments.tracking import tracked
-    from wardround.report.console import progress
 
     checked = load_config(override(read_yaml(config), overrides or []), str(config))
     name = checked.run_name
@@ -184,7 +184,7 @@ def matrix(
 ) -> None:
     """Run many experiments side by side; what is finished is skipped, what was stopped goes on."""
     from wardround.analysis import compare, load_runs
-    from wardround.report.console import comparison_table, console
+    from wardround.cli.console import comparison_table, console
 
     configs = _run_matrix(matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri)
     if not dry_run:
@@ -203,10 +203,10 @@ def _run_matrix(
     track_uri: str | None = None,
     quick: bool = False,
 ) -> list[RunConfig]:
+    from wardround.cli.console import progress
     from wardround.experiments import expand, presets, run_many
     from wardround.experiments.estimate import estimate
     from wardround.experiments.tracking import tracked
-    from wardround.report.console import progress
 
     values, where = presets.load_matrix(name)
     if quick:
@@ -250,8 +250,8 @@ def analyze(
     """Metrics, statistics and hypotheses of some runs, as tables."""
     from wardround.analysis import analyze as analyze_runs
     from wardround.analysis import load_runs, write
+    from wardround.cli.console import progress
     from wardround.protocols import papers
-    from wardround.report.console import progress
 
     runs = load_runs(paths)
     with progress("reading runs", len(runs)) as advance:
@@ -279,8 +279,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about some runs."""
     from wardround.analysis import load_runs
+    from wardround.cli.console import progress
     from wardround.protocols import papers
-    from wardround.report.console import progress
     from wardround.report.contents import collect
     from wardround.report.page import write_page
     from wardround.report.paper import write_figures
@@ -300,8 +300,8 @@ def report(
 @app.command("list")
 def list_members(kind: Annotated[Kind, typer.Argument()], as_json: AsJson = False) -> None:
     """What there is, with parameters and defaults."""
-    from wardround.report.console import console
-    from wardround.report.listing import listing, listing_table
+    from wardround.cli.console import console
+    from wardround.cli.listing import listing, listing_table
 
     members = listing(kind.value)
     if as_json:

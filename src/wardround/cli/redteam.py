@@ -95,8 +95,8 @@ def redteam(
     if as_json:
         print(findings.model_dump_json())
         return
-    from wardround.report.console import console
-    from wardround.report.redteam import worst_table
+    from wardround.cli.console import console
+    from wardround.experiments.redteam.page import worst_table
 
     console.print(worst_table(findings))
     print(f"configurations to replay, picture and page: {folder}")
@@ -128,9 +128,9 @@ def _whole(seed: str) -> int:
 
 
 def _search(plan: Plan, out: Path, trials: int, jobs: int, budget: float | None) -> Findings:
+    from wardround.cli.console import progress
     from wardround.experiments.redteam import search
-    from wardround.report.console import progress
-    from wardround.report.redteam import write
+    from wardround.experiments.redteam.page import write
 
     with progress(f"red team against {plan.rule}", trials) as advance:
 
@@ -145,7 +145,7 @@ def _search(plan: Plan, out: Path, trials: int, jobs: int, budget: float | None)
 
 def _print_leaderboard(folders: list[Path], aggregator: str | None, as_json: bool) -> None:
     from wardround.experiments.redteam import read_findings
-    from wardround.report.redteam import leaderboard
+    from wardround.experiments.redteam.page import leaderboard
 
     if aggregator is not None or not folders:
         raise ConfigError("redteam: --leaderboard takes the folders of red teams, and no --aggregator")

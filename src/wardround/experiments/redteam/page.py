@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from wardround.errors import ConfigError
-from wardround.experiments.redteam import Findings, Tried
-from wardround.report.redteam_picture import picture
+from wardround.experiments.redteam.picture import picture
+from wardround.experiments.redteam.results import Findings, Tried
 from wardround.runs.folder import replace_file
 
 __all__ = ["leaderboard", "page", "words", "worst_table", "write"]

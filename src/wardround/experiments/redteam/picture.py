@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from html import escape
 
-from wardround.experiments.redteam import Findings, Tried
+from wardround.experiments.redteam.results import Findings, Tried
 
 __all__ = ["picture"]
 

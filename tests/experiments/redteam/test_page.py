@@ -6,8 +6,8 @@ import pytest
 
 from wardround.errors import ConfigError
 from wardround.experiments.redteam import Findings, Plan, Tried
+from wardround.experiments.redteam.page import leaderboard, page, words, worst_table, write
 from wardround.experiments.redteam.results import Outcome
-from wardround.report.redteam import leaderboard, page, words, worst_table, write
 
 
 def findings(rule="krum", worst=0.3, verdict="weights", **changes):
@@ -70,7 +70,7 @@ def test_the_picture_has_a_dot_a_trial_and_panel_and_needs_nothing_else(tmp_path
 
 
 def test_the_picture_of_a_search_that_found_nothing():
-    from wardround.report.redteam_picture import picture
+    from wardround.experiments.redteam.picture import picture
 
     empty = findings().model_copy(update={"trials": ()})
     ElementTree.fromstring(picture(empty))
