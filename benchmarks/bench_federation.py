@@ -30,7 +30,7 @@ MODEL = {"name": "mlp", "hidden": [1080, 1040]}
 PARTS = {
     "server app": b"flwr-serverapp",
     "SuperLink": b"flower-superlink",
-    "gate": b"wardround.flower.server.gateway",
+    "gateway": b"wardround.flower.server.gateway",
 }
 PROGRAM = str(Path(sys.executable).parent / "wardround")
 PATIENCE = 3600.0

@@ -79,6 +79,6 @@ def wait_until(condition, processes):
     deadline = time.monotonic() + 400
     while not (found := condition()):
         processes.check()
-        assert time.monotonic() < deadline, processes.last_words("superlink")
+        assert time.monotonic() < deadline, processes.log_tail("superlink")
         time.sleep(0.5)
     return found

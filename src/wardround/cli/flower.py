@@ -1,4 +1,7 @@
-"""`wardround certs`, `serve`, `join`, `flower init`, `audit verify`, `quarantine`, `release`. Light to import."""
+"""`wardround certs`, `serve`, `join`, `flower init`, `audit verify`, `quarantine`, `release`.
+
+Imports of other modules are inside the functions, so that the command line starts fast.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from wardround.errors import ConfigError
 
 __all__ = ["audit_app", "flower_app", "mount"]
 
-flower_app = typer.Typer(help="Flower's own tools with these rules.", no_args_is_help=True)
-audit_app = typer.Typer(help="A federation's audit log.", no_args_is_help=True)
+flower_app = typer.Typer(help="Use wardround with Flower's own tools.", no_args_is_help=True)
+audit_app = typer.Typer(help="Check the audit log of a run.", no_args_is_help=True)
 
-Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS, no keys: for trials on one machine.")]
-Print = Annotated[bool, typer.Option("--print", help="Only print the commands that would be started.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Run = Annotated[Path, typer.Argument(help="A federation's run folder.")]
-Client = Annotated[str, typer.Argument(help="As it is called in the run's tables.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit log.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS and no keys; only for trials on one machine.")
+]
+Print = Annotated[bool, typer.Option("--print", help="Print the commands instead of starting them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a running run, simulated or federated.")]
+Client = Annotated[str, typer.Argument(help="Name of the client in the run's records.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is written into the audit log.")]
 
 
 def mount(app: typer.Typer) -> None:
@@ -33,22 +38,22 @@ def mount(app: typer.Typer) -> None:
 
 
 def serve(
-    config: Annotated[Path, typer.Option("--config", help="fed.yaml")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the runs.")] = Path("runs"),
+    config: Annotated[Path, typer.Option("--config", help="The server's configuration, fed.yaml.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
     insecure: Insecure = False,
     print_only: Print = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a federation's server; started again after whatever stopped it, it goes on at the next round."""
+    """Run the server of a federation. Run the same command again to resume it at the next round."""
     from wardround.flower.server.serve import Server
 
     server = Server.load(config, out, insecure)
     if print_only:
-        print(server.printed())
+        print(server.shell_script())
         return
     if insecure:
-        _warn()
-    summary = server.serve(_say if not as_json else _whisper)
+        _warn_insecure()
+    summary = server.serve(_print_to_stderr if as_json else _print)
     if as_json:
         print(json.dumps({"folder": str(server.folder.path), **summary}))
         return
@@ -62,39 +67,39 @@ def serve(
 
 
 def join(
-    config: Annotated[Path, typer.Option("--config", help="hospital.yaml")],
+    config: Annotated[Path, typer.Option("--config", help="The hospital's configuration, hospital.yaml.")],
     insecure: Insecure = False,
     print_only: Print = False,
 ) -> None:
-    """Take part in a federation with this hospital's data, until stopped. The data stays here."""
+    """Take part in a federation with this hospital's data until stopped. Updates leave the hospital, data do not."""
     from wardround.flower.hospital.join import Joiner
 
     joiner = Joiner.load(config, insecure)
     if print_only:
-        print(joiner.printed())
+        print(joiner.shell_script())
         return
     if insecure:
-        _warn()
-    joiner.join(_say)
+        _warn_insecure()
+    joiner.join(_print)
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Where the keys are, or will be.")] = Path("certs"),
+    folder: Annotated[Path, typer.Argument(help="Folder of the keys; created if it is missing.")] = Path(
+        "certs"
+    ),
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", help="Name or IP address that hospitals reach the server by; repeat it."),
+        typer.Option("--host", help="A host name or IP address of the server; can be repeated."),
     ] = None,
     node: Annotated[
-        list[str] | None, typer.Option("--node", help="A hospital that needs a key; repeat it.")
+        list[str] | None, typer.Option("--node", help="Name of a hospital that needs a key; can be repeated.")
     ] = None,
-    days: Annotated[
-        int, typer.Option(min=1, max=3650, help="How long the server's certificate is good.")
-    ] = 825,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Validity of the server's certificate.")] = 825,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace what is there (never the authority).")
+        bool, typer.Option("--force", help="Replace existing files (never the authority's).")
     ] = False,
 ) -> None:
-    """Make the federation's authority, the server's certificate (--host) and hospitals' keys (--node)."""
+    """Create a certificate authority, the server's certificate (--host) and hospitals' keys (--node)."""
     from wardround.flower.certificates import make_node_keys, make_server_certificate
 
     if not host and not node:
@@ -106,30 +111,31 @@ def certs(
 
 
 def quarantine(run: Run, client: Client, reason: Reason) -> None:
-    """Give a client weight 0 from the next round on, until it is released. Works while the federation runs."""
-    from wardround.runs import quarantine as room
+    """Exclude a client of a running run from the next round on, until it is released."""
+    from wardround.runs import quarantine as operations
 
-    room.quarantine(run, client, reason)
+    operations.quarantine(run, client, reason)
     print(f"{client} is quarantined from the next round on")
 
 
 def release(run: Run, client: Client, reason: Reason) -> None:
-    """Let a quarantined client take part again from the next round on."""
-    from wardround.runs import quarantine as room
+    """Let a quarantined client of a running run take part again from the next round on."""
+    from wardround.runs import quarantine as operations
 
-    room.release(run, client, reason)
+    operations.release(run, client, reason)
     print(f"{client} is released from the next round on")
 
 
 @audit_app.command("verify")
 def verify_audit(
-    path: Annotated[Path, typer.Argument(help="A run's folder, or its audit.jsonl.")],
+    path: Annotated[Path, typer.Argument(help="A run folder, or its audit.jsonl.")],
     head: Annotated[
-        str | None, typer.Option("--head", help="A hash noted earlier: the log must still hold its line.")
+        str | None,
+        typer.Option("--head", help="A hash printed earlier; the log must still contain its line."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that no line of an audit log was changed, removed, added or moved."""
+    """Check the hash chain of an audit log; with --head, also that its end was not cut off or rewritten."""
     from wardround.runs.audit import head_of, verify
     from wardround.runs.quarantine import AUDIT_LOG
 
@@ -144,14 +150,14 @@ def verify_audit(
 
 @audit_app.callback()
 def audit() -> None:
-    """A federation's audit log."""
+    """Check the audit log of a run."""
 
 
 @flower_app.command("init")
 def init_app(
-    folder: Annotated[Path, typer.Argument(help="Made where it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the app; created if it is missing.")],
     config: Annotated[
-        Path | None, typer.Option("--config", help="A fed.yaml of yours; none: a small example is written.")
+        Path | None, typer.Option("--config", help="Your fed.yaml; without it, a small example is written.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
 ) -> None:
@@ -170,18 +176,18 @@ def init_app(
 
 @flower_app.callback()
 def flower() -> None:
-    """Flower's own tools with these rules."""
+    """Use wardround with Flower's own tools."""
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _whisper(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _warn() -> None:
-    from wardround.flower.server.serve import SAY
+def _warn_insecure() -> None:
+    from wardround.flower.server.serve import INSECURE_WARNING
 
-    print(f"wardround: {SAY}", file=sys.stderr, flush=True)
+    _print_to_stderr(f"wardround: {INSECURE_WARNING}")

@@ -1,6 +1,7 @@
-"""The same rules, records and resume across hospitals, on Flower. The only room that imports flwr.
+"""Federations across hospitals on Flower, with the same rules, records and resume as a simulation.
 
-Nothing is imported here: a hospital's client app starts anew for every message, and must start fast.
+The only package that imports flwr. This module imports nothing heavy: a process that only passes messages on, such
+as a hospital's client app, must start fast.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ if TYPE_CHECKING:
 
 __all__ = ["strategy"]
 
-QUIET = {
+OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Nobody is told that a hospital runs this, and nothing is installed at run time."""
+"""No telemetry and no update checks leave a hospital, and nothing is installed at run time."""
 
-os.environ.update(QUIET)  # flwr reads these when it is imported, which happens after this
+os.environ.update(OFFLINE)  # flwr reads these when it is imported, which happens after this
 
 
 def strategy(rule: str, /, **params: Any) -> RuleStrategy:
-    """Any rule by name as a strategy for a Flower app: `strategy("caac").start(grid, arrays, num_rounds=10)`.
+    """Return a rule as a strategy for a Flower app: `strategy("caac").start(grid, arrays, num_rounds=10)`.
 
-    `params` are the rule's own and those of `rule_strategy.RuleStrategy` (shares of nodes, keys, `root_fn`, …).
+    Args:
+        rule: Name of the rule.
+        params: The rule's own parameters and those of `rule_strategy.RuleStrategy` (share of nodes, keys of the
+            records, `root_fn`, …).
 
     >>> strategy("krum", f=1).rule
     krum(f=1)

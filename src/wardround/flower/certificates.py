@@ -1,7 +1,7 @@
-"""The keys of a federation: its own certificate authority, the server's certificate, the hospitals' keys.
+"""The keys of a federation: its certificate authority, the server's certificate and the hospitals' keys.
 
-The authority and the server use EC P-256; a hospital's key is EC P-384 in OpenSSH's format, which is what a
-SuperNode reads. Private keys are readable by their owner alone, and nothing is overwritten by accident.
+The authority and the server use EC P-256. A hospital's key is EC P-384 in OpenSSH's format, because that is what a
+SuperNode reads. Only their owner can read private keys, and no file is overwritten without `force`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
 
 AUTHORITY_DAYS = 3650
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Always in the server's certificate: its own parts talk over these."""
+"""Always in the server's certificate: its own processes connect through these."""
 CLOCK_SKEW = dt.timedelta(hours=1)
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
@@ -35,18 +35,18 @@ HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}
 
 @dataclass(frozen=True)
 class KeyFiles:
-    """Where everything is in the folder of keys."""
+    """The files in a folder of keys."""
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """The authority's certificate: goes to every hospital."""
+        """The authority's certificate; every hospital gets a copy."""
         return self.folder / "ca.crt"
 
     @property
     def authority_key(self) -> Path:
-        """Signs certificates: keep it offline."""
+        """The authority's private key, which signs certificates; keep it offline."""
         return self.folder / "ca.key"
 
     @property
@@ -56,21 +56,24 @@ class KeyFiles:
 
     @property
     def server_key(self) -> Path:
-        """Its private key: stays at the server."""
+        """The server's private key; it stays at the server."""
         return self.folder / "server.key"
 
     @property
     def nodes(self) -> Path:
-        """The hospitals' keys: NAME stays at (or goes to) the hospital, NAME.pub goes to the server."""
+        """The hospitals' keys: the private NAME belongs to the hospital, the public NAME.pub to the server."""
         return self.folder / "nodes"
 
 
 def make_server_certificate(
     folder: Path, hosts: Sequence[str], days: int = 825, force: bool = False
 ) -> list[Path]:
-    """A certificate for a server that is reached as any of `hosts`; its authority is made where there is none.
+    """Write a certificate for a server that is reached as any of `hosts`, and an authority if there is none.
 
-    The authority is never replaced: hospitals trust it. Remove `ca.crt` and `ca.key` to begin anew.
+    The authority is never replaced, because hospitals trust it. Remove `ca.crt` and `ca.key` to make a new one.
+
+    Returns:
+        The paths that were written.
     """
     files = KeyFiles(folder)
     names = [_general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
@@ -101,7 +104,7 @@ def make_server_certificate(
 
 
 def make_node_keys(folder: Path, names: Iterable[str], force: bool = False) -> list[Path]:
-    """A key pair for each hospital, in `nodes/`."""
+    """Write a key pair for each hospital into `nodes/` and return the paths."""
     nodes = KeyFiles(folder).nodes
     names = list(dict.fromkeys(names))
     for name in names:
@@ -120,7 +123,7 @@ def make_node_keys(folder: Path, names: Iterable[str], force: bool = False) -> l
 
 
 def public_keys(folder: Path) -> dict[str, ec.EllipticCurvePublicKey]:
-    """The hospitals' public keys in a folder (`NAME.pub`), by name."""
+    """Return the hospitals' public keys in a folder (`NAME.pub`) by name."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; it should hold the hospitals' public keys (NAME.pub)")
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
@@ -204,13 +207,13 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _refuse_to_overwrite(paths: Iterable[Path], force: bool) -> None:
-    there = next((path for path in paths if path.exists()), None)
-    if there is not None and not force:
-        raise ConfigError(f"{there}: is there already; --force replaces it")
+    existing = next((path for path in paths if path.exists()), None)
+    if existing is not None and not force:
+        raise ConfigError(f"{existing}: is there already; --force replaces it")
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Never readable by others, not even for a moment."""
+    """Write a file atomically; others can never read it before its mode is set."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

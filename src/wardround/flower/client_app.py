@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.flower.hospital.trainer_daemon import ask, resident_socket
+from wardround.flower.hospital.trainer_daemon import ask, trainer_socket
 from wardround.flower.messages import Note, from_records, pack, to_records, unpack
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def _work(order: Note, context: Context) -> Note:
-    socket = resident_socket()
+    socket = trainer_socket()
     if socket is not None:
         return unpack(ask(socket, pack(order)))
     hospital = _hospital_of(context)

@@ -1,4 +1,4 @@
-"""A Grid in one process: messages are handed to the client app directly. For tests and for trying things out."""
+"""A Flower Grid in one process, which calls the client app directly. For tests and for trying things out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["InlineGrid"]
 
 
 class InlineGrid(Grid):
-    """Nodes 1…n, each with its own context. An order is worked on when its answer is asked for."""
+    """A grid of `nodes` nodes (2, 3, …), each with its own context. The app is called when its reply is pulled."""
 
     def __init__(
         self, client_app: ClientApp, nodes: int, run_config: Mapping[str, Any] | None = None
     ) -> None:
-        # Flower stamps messages with the identity of the process's task, which a SuperLink would have set. The
-        # place is internal to Flower: where it moves, this grid is what stops, not a federation.
+        # Flower stamps messages with the identity of the process's task, which a SuperLink would have set. This is
+        # internal to Flower: if it changes, this grid breaks, but no federation does.
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -37,10 +37,10 @@ class InlineGrid(Grid):
             )
             for number in range(nodes)
         }
-        self.open_orders: dict[str, Message] = {}
+        self._pending: dict[str, Message] = {}
 
     def set_run(self, run: Run) -> None:
-        """There is but one."""
+        """Do nothing: an inline grid has no runs."""
 
     @property
     def run(self) -> Run:
@@ -63,21 +63,21 @@ class InlineGrid(Grid):
         return [NodeInfo(node_id=node) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identities = []
+        message_ids = []
         for message in messages:
-            identity = str(uuid.uuid4())
-            message.metadata.__dict__["_message_id"] = identity
-            self.open_orders[identity] = message
-            identities.append(identity)
-        return identities
+            message_id = str(uuid.uuid4())
+            message.metadata.__dict__["_message_id"] = message_id
+            self._pending[message_id] = message
+            message_ids.append(message_id)
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        for identity in list(message_ids):
-            if identity in self.open_orders:
-                yield from self.deliver(self.open_orders.pop(identity))
+        for message_id in list(message_ids):
+            if message_id in self._pending:
+                yield from self.deliver(self._pending.pop(message_id))
 
     def deliver(self, message: Message) -> list[Message]:
-        """What comes back of one order."""
+        """Return the replies to one message: the app's, or an error if it raised one."""
         try:
             return [self.client_app(message, self.contexts[message.metadata.dst_node_id])]
         except Exception as error:

@@ -1,8 +1,9 @@
-"""A process that outlives its parent by a moment, to end what the parent could not when it was killed.
+"""A small process that ends the processes a killed parent leaves behind.
 
-The kernel ends the children of a killed process, but not the children's own, and Flower gives those sessions of
-their own. All of them inherit a mark in their environment, which is what they are known by. Run as a script with
-nothing but the standard library: `guardian.py MARK`, with a pipe from the parent as standard input.
+When a process is killed, the kernel ends its children (`processes.py` asks it to), but not their children, and
+Flower puts those into sessions of their own. All of them inherit a mark in their environment; this process finds
+them by it. It uses only the standard library and runs as a script, `orphan_reaper.py MARK`, with a pipe from the
+parent as standard input: the pipe closes when the parent ends, however it ends. Linux only: it reads /proc.
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ import sys
 import time
 from pathlib import Path
 
-MARK = "WARDROUND_FAMILY"
-"""The variable that holds the mark."""
+MARK_VARIABLE = "WARDROUND_PROCESS_MARK"
+"""The environment variable that holds the mark."""
 
 
-def family(mark: str) -> list[int]:
-    """The processes that have the mark, but for this one."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
+def marked_processes(mark: str) -> list[int]:
+    """Return the ids of the running processes that carry the mark, except this one."""
+    entry_wanted = f"{MARK_VARIABLE}={mark}".encode()
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+                if entry_wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    pids.append(int(entry.name))
+    return pids
 
 
-def watch(mark: str) -> None:
-    """Wait for the parent's end, however it comes; then end the whole family."""
+def reap_after_parent(mark: str) -> None:
+    """Wait until the parent ends, then kill every process that carries the mark."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()  # the pipe closes when the parent ends
-    while left := family(mark):
-        for pid in left:
+    while pids := marked_processes(mark):
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
 
 
 if __name__ == "__main__":
-    watch(sys.argv[1])
+    reap_after_parent(sys.argv[1])

@@ -1,9 +1,9 @@
-"""Child processes that never outlive their parent, however it ends."""
+"""Child processes that never outlive their parent, however it ends. Linux only (prctl, /proc)."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import socket
@@ -11,67 +11,85 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.flower import orphan_reaper as guardian
+from wardround.flower import orphan_reaper
 
-__all__ = ["Processes", "check_port", "console_script", "free_port", "one_at_a_time"]
+__all__ = ["Processes", "check_port", "console_script", "free_port", "last_line", "one_at_a_time"]
 
 DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
-"""Of prctl(2)."""
-GRACE = 15.0
-"""Seconds that processes have to end by themselves."""
-TAIL = 4000
-LONGEST_LOG = 20 * 2**20
+"""Options of prctl(2)."""
+GRACE_SECONDS = 15.0
+"""Time that processes have to end by themselves."""
+LOG_TAIL_BYTES = 4000
+MAX_LOG_BYTES = 20 * 2**20
 
 
 class Processes:
-    """Starts processes with a log file each, and stops all of them, with whatever they started.
+    """Starts processes, each with a log file, and stops them together with everything they started.
 
-    A child is killed by the kernel when this process dies, even by SIGKILL, and a guardian then ends whatever the
-    children had started. What children leave behind earlier becomes a child of this process (Linux' subreaper),
-    so that nothing is lost sight of.
+    A child is killed by the kernel when this process dies, even by SIGKILL; the orphan reaper then ends what the
+    children had started. All of them carry a mark in their environment, and `stop` acts on marked processes only:
+    other children of this process are left alone. What a child leaves behind when it ends becomes a child of this
+    process (Linux' subreaper), so that its exit status can be collected.
+
+    Args:
+        logs: Folder of the log files.
+        environment: The environment of the processes.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self.mark = uuid.uuid4().hex
-        self.logs, self.environment = logs, {**environment, guardian.MARK: self.mark}
+        self.logs, self.environment = logs, {**environment, orphan_reaper.MARK_VARIABLE: self.mark}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._adopted: set[int] = set()
 
     def __enter__(self) -> Processes:
+        _require_linux()
         _prctl(CHILD_SUBREAPER, 1)
         self.logs.mkdir(parents=True, exist_ok=True)
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, self.mark],
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", orphan_reaper.__file__, self.mark],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._before = signal.signal(signal.SIGTERM, _interrupt)
+        self._handlers = {
+            signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt),
+            signal.SIGINT: signal.getsignal(signal.SIGINT),
+        }
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of them running
+        for number in self._handlers:  # a second Ctrl-C must not leave half of them running
             signal.signal(number, signal.SIG_IGN)
         try:
             self.stop()
         finally:
-            self._guardian.communicate()  # closes its pipe; there is nobody left for it to end
-            signal.signal(signal.SIGTERM, self._before)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._reaper.communicate()  # closes its pipe; nothing is left for it to end
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
 
-    def start(self, name: str, command: Sequence[str], speaks: bool = False) -> subprocess.Popen[bytes]:
-        """Start a process. What it logs goes to `<name>.log`; one that speaks keeps our standard output."""
-        if self.log(name).exists() and self.log(name).stat().st_size > LONGEST_LOG:
+    def start(
+        self, name: str, command: Sequence[str], inherit_stdout: bool = False
+    ) -> subprocess.Popen[bytes]:
+        """Start a process.
+
+        Args:
+            name: Its output goes to `<name>.log`.
+            command: Program and arguments.
+            inherit_stdout: Its standard output goes where ours goes, and only its standard error into the log.
+        """
+        if self.log(name).exists() and self.log(name).stat().st_size > MAX_LOG_BYTES:
             self.log(name).replace(self.log(name).with_suffix(".old.log"))
         with open(self.log(name), "ab") as log:
-            out: IO[bytes] | None = None if speaks else log
+            out: IO[bytes] | None = None if inherit_stdout else log
             process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -85,53 +103,61 @@ class Processes:
         return process
 
     def log(self, name: str) -> Path:
-        """Where a process logs."""
+        """Return the path of a process's log."""
         return self.logs / f"{name}.log"
 
-    def last_words(self, name: str) -> str:
-        """The end of a process's log."""
+    def log_tail(self, name: str) -> str:
+        """Return the end of a process's log."""
         content = self.log(name).read_bytes() if self.log(name).exists() else b""
-        return content[-TAIL:].decode(errors="replace")
+        return content[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def check(self) -> None:
         """Raise for a process that has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise WardroundError(
-                    f"{name} ended with code {process.returncode}: {last_line(self.last_words(name))} "
+                    f"{name} ended with code {process.returncode}: {last_line(self.log_tail(name))} "
                     f"({self.log(name)})"
                 )
 
     def stop(self) -> None:
-        """End all of them: the server app first, which still has things to write, then from last to first."""
-        apps = [pid for pid in self._below() if b"flwr-serverapp" in _command(pid)]
+        """End all of them: server apps first, which still have things to write, then from last to first."""
+        apps = [pid for pid in self._alive() if b"flwr-serverapp" in _command_line(pid)]
         _signal(apps, signal.SIGINT)
-        _wait(lambda: any(pid in self._below() for pid in apps))
+        _wait_while(lambda: any(pid in self._alive() for pid in apps))
         for process in reversed(self.running.values()):
             if process.poll() is None:
                 process.terminate()
-        _wait(lambda: any(process.poll() is None for process in self.running.values()))
-        _signal(self._below(), signal.SIGTERM)  # what they left behind
-        _wait(lambda: bool(self._below()))
-        while rest := self._below():
-            _signal(rest, signal.SIGKILL)
-            _reap()
+        _wait_while(lambda: any(process.poll() is None for process in self.running.values()))
+        _signal(self._alive(), signal.SIGTERM)  # what they left behind
+        _wait_while(lambda: bool(self._alive()))
+        while pids := self._alive():
+            _signal(pids, signal.SIGKILL)
             time.sleep(0.05)
+        for process in self.running.values():
+            process.wait()
         self.running.clear()
 
-    def _below(self) -> list[int]:
-        """All that was started, by this process or by what it started."""
-        return [pid for pid in _descendants() if pid != self._guardian.pid]
+    def _alive(self) -> list[int]:
+        """Return the running processes that carry our mark; collect those of them that have ended."""
+        pids = orphan_reaper.marked_processes(self.mark)
+        self._adopted |= set(pids) - {process.pid for process in self.running.values()}
+        for pid in self._adopted - set(pids):
+            with contextlib.suppress(ChildProcessError):  # its own parent is still there
+                os.waitpid(pid, os.WNOHANG)
+            if not Path(f"/proc/{pid}").exists():
+                self._adopted.discard(pid)
+        return pids
 
 
 def last_line(text: str) -> str:
-    """The last line that says something."""
+    """Return the last line that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
 
 def console_script(name: str) -> str:
-    """A program of this environment."""
+    """Return the path of a program installed beside this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise ConfigError(f"{name} is not installed; run: pip install 'wardround[flower]'")
@@ -139,14 +165,14 @@ def console_script(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses just now."""
+    """Return a port of 127.0.0.1 that nobody uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def check_port(host: str, port: int, key: str) -> None:
-    """Raise where nobody can listen."""
+    """Raise a `ConfigError` that names `key` if nothing can listen on this address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -160,7 +186,14 @@ def check_port(host: str, port: int, key: str) -> None:
 
 @contextmanager
 def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder; the lock goes with the process, however it ends."""
+    """Hold a lock on a folder; it is released when the process ends, however it ends.
+
+    Raises:
+        WardroundError: Another process holds it; the message says that `what` is running already.
+    """
+    _require_linux()
+    import fcntl
+
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, held meanwhile
@@ -172,6 +205,11 @@ def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             raise WardroundError(f"{what} is running already ({folder})") from None
         yield
+
+
+def _require_linux() -> None:
+    if sys.platform != "linux":
+        raise WardroundError(f"a federation's processes (serve, join) need Linux; this is {sys.platform}")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -190,55 +228,20 @@ def _die_with_parent() -> None:
     _prctl(DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _descendants() -> list[int]:
-    """All processes below this one that have not ended."""
-    _reap()
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
-            below.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        children = below.get(waiting.pop(), [])
-        found += children
-        waiting += children
-    return found
-
-
-def _parent(entry: Path) -> int | None:
-    """None for a process that has ended."""
-    try:
-        state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-    except OSError:
-        return None
-    return None if state == "Z" else int(parent)
-
-
-def _command(pid: int) -> bytes:
+def _command_line(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def _signal(pids: Sequence[int], number: int) -> None:
+def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
-def _reap() -> None:
-    """Collect adopted processes that have ended. Popen notices by itself that its own are gone."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def _wait(busy: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + GRACE
+def _wait_while(busy: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + GRACE_SECONDS
     while busy() and time.monotonic() < deadline:
         time.sleep(0.05)

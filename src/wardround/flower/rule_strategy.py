@@ -1,8 +1,8 @@
-"""Any rule by name as a strategy for other people's Flower apps.
+"""Any rule as a strategy for other people's Flower apps.
 
 Their clients send whole models (an `ArrayRecord` and a `MetricRecord` with `num-examples`, as in Flower's own
-examples); what the rule sees is each model minus the one that was sent out. Whatever a client sends, the run goes
-on: an answer that does not fit costs its row, which `history` tells.
+examples). The rule sees each model minus the one that was sent out. No reply can stop the run: one that does not
+fit is dropped for this round, and `history` says why.
 """
 
 from __future__ import annotations
@@ -32,17 +32,27 @@ __all__ = ["RuleStrategy"]
 
 RootFn = Callable[[int, ArrayRecord], ArrayRecord]
 LOSSES = ("loss", "train_loss", "train-loss")
-"""Under which of these names an app reports its training loss, for rules that look at it."""
+"""The names under which apps report their training loss, for rules that use it."""
 SAMPLE_CAP = 1000.0
 
 
 class RuleStrategy(Strategy):
     """A rule as a Flower strategy; see `wardround.flower.strategy`.
 
-    `params` are the rule's own. The rest is what Flower's strategies have: the share of nodes asked, how many must
-    be there, the keys of the records. `wait_seconds` bounds the wait for nodes, which Flower's have without a
-    bound; `root_fn(round, arrays)` trains the given model on the server's own data, for rules that need it;
-    `server_lr` scales the step.
+    Args:
+        rule: Name of the rule.
+        fraction_train: Share of the connected nodes that train in a round.
+        fraction_evaluate: Share of the connected nodes that evaluate in a round.
+        min_available_nodes: Nodes to wait for before a round.
+        wait_seconds: Longest wait for them (Flower's own strategies wait without a limit).
+        weighted_by_key: Name of the metric that holds the number of samples.
+        arrayrecord_key: Key of the model in the messages.
+        configrecord_key: Key of the configuration in the messages.
+        server_lr: Factor on each step of the global model.
+        root_fn: `root_fn(round, arrays)` returns the model trained on the server's own data, for rules that
+            need it.
+        seed: Seed of the choice of nodes.
+        params: The rule's own parameters.
     """
 
     def __init__(
@@ -81,18 +91,18 @@ class RuleStrategy(Strategy):
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self.server_lr, self.root_fn = server_lr, root_fn
         self.history: list[dict[str, Any]] = []
-        """A line a client and round: weight, score, flag, dropped and why."""
+        """One line per client and round: weight, score, flag, and why it was dropped."""
         self._random = random.Random(seed)
         self._arrays = ArrayRecord()
 
     def summary(self) -> None:
-        """Log what this is."""
+        """Log the rule and its parameters."""
         log(INFO, "\t└──> wardround rule: %r", self.rule)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a sampled node; remembers the model that updates are measured from."""
+        """Return one message per chosen node; store the model from which updates are measured."""
         self._arrays = arrays
         config["server-round"] = server_round
         policy = self.rule.client_policy
@@ -103,54 +113,53 @@ class RuleStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a sampled node."""
+        """Return one message per chosen node."""
         config["server-round"] = server_round
         return self._messages(arrays, config, grid, self.fraction_evaluate, MessageType.EVALUATE)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The model moved on by what the rule makes of the answers; the same model where it can make nothing."""
-        given = _first_of_each(replies)
-        if not given or not self._arrays:
+        """Return the model after the rule's step, or the same model if the round was skipped, and mean metrics."""
+        contents = _first_of_each(replies)
+        if not contents or not self._arrays:
             return None, None
-        layout, start = _flattened(self._arrays)
-        answers = Answers(list(given), layout.size, start.dtype)
-        for client, content in given.items():
+        layout, start = _flatten(self._arrays)
+        answers = Answers(list(contents), layout.size, start.dtype)
+        for client, content in contents.items():
             answers.take(client, self._note(content, layout, start))
         answers.close([], 0.0, SAMPLE_CAP)
         try:
             result = self._aggregate(server_round, answers, layout, start)
-        except (
-            WardroundError
-        ) as error:  # too few for the rule, no root update: the round is lost, not the run
+        except WardroundError as error:
+            # Too few rows for the rule, or no root update: this costs the round, not the run.
             result = Aggregation(torch.zeros_like(start), skipped=str(error))
         if result.skipped is not None:
             log(INFO, "round %s skipped: %s", server_round, result.skipped)
-        self._tell(server_round, answers, result)
+        self._record(server_round, answers, result)
         moved = start + self.server_lr * result.delta.to(start.dtype)
-        return _shaped(self._arrays, layout, moved), self._metrics(given, answers, result)
+        return _unflatten(self._arrays, layout, moved), self._metrics(contents, answers, result)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean of what clients report, weighted by their samples; answers that are none are left out."""
-        found = {}
+        """Return the mean of the clients' metrics by their (capped) number of samples; ignore invalid replies."""
+        reports = {}
         for client, content in _first_of_each(replies).items():
             metrics = _numbers(content)
             count = metrics.get(self.weighted_by_key, 0.0)
             if math.isfinite(count) and count > 0:
-                found[client] = metrics
-        weights = {client: metrics[self.weighted_by_key] for client, metrics in found.items()}
+                reports[client] = metrics
+        weights = {client: metrics[self.weighted_by_key] for client, metrics in reports.items()}
         if weights:
-            middle = sorted(weights.values())[len(weights) // 2]
-            weights = {client: min(count, SAMPLE_CAP * middle) for client, count in weights.items()}
-        return _mean(found, weights, self.weighted_by_key)
+            median = sorted(weights.values())[len(weights) // 2]
+            weights = {client: min(count, SAMPLE_CAP * median) for client, count in weights.items()}
+        return _mean(reports, weights, self.weighted_by_key)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rule remembers, to be kept beside the model by an app that wants to resume."""
+        """Return the rule's state; an app that wants to resume saves it beside the model."""
         return self.rule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self.rule.load_state_dict(state)
 
     def _messages(
@@ -168,10 +177,12 @@ class RuleStrategy(Strategy):
         return [Message(content, node, kind) for node in chosen]
 
     def _note(self, content: RecordDict, layout: Layout, start: torch.Tensor) -> Reply:
-        """A client's model as an update; empty where it is none."""
+        """Return a client's model as an update; without one if the reply holds no such model."""
         metrics = _numbers(content)
-        told = {SAMPLES: metrics[self.weighted_by_key]} if self.weighted_by_key in metrics else {}
         loss = next((metrics[name] for name in LOSSES if name in metrics), math.nan)
+        report = {"loss": loss}
+        if self.weighted_by_key in metrics:
+            report[SAMPLES] = metrics[self.weighted_by_key]
         records = list(content.array_records.values())
         try:
             arrays = {name: array.numpy() for name, array in records[0].items()} if len(records) == 1 else {}
@@ -179,21 +190,21 @@ class RuleStrategy(Strategy):
             if any(part.shape != shape for part, shape in zip(parts, layout.shapes, strict=True)):
                 raise ValueError("other shapes")
             flat = np.concatenate([part.reshape(-1).astype(np.float64) for part in parts])
-        except Exception:  # missing keys, other shapes, words instead of numbers, bytes that are no array
-            return Note({}, {**told, "loss": loss})
+        except Exception:  # missing keys, other shapes, text instead of numbers, bytes that are no array
+            return Note({}, report)
         update = (torch.from_numpy(flat) - start.double()).to(start.dtype).numpy()
-        return Note({}, {**told, "loss": loss}, {"update": update})
+        return Note({}, report, {"update": update})
 
     def _aggregate(self, round: int, answers: Answers, layout: Layout, start: torch.Tensor) -> Aggregation:
         root = None
         if self.root_fn is not None:
-            own_layout, trained = _flattened(self.root_fn(round, self._arrays))
-            if own_layout.names != layout.names or own_layout.shapes != layout.shapes:
+            root_layout, trained = _flatten(self.root_fn(round, self._arrays))
+            if root_layout.names != layout.names or root_layout.shapes != layout.shapes:
                 raise WardroundError("root_fn returned other arrays than it was given")
             root = trained - start
         return self.rule.aggregate(answers.updates(layout), round, start, root)
 
-    def _tell(self, round: int, answers: Answers, result: Aggregation) -> None:
+    def _record(self, round: int, answers: Answers, result: Aggregation) -> None:
         clients = answers.answered
         for row, client in enumerate(clients):
             columns = {"weight": result.weights, "score": result.scores, "flag": result.flags}
@@ -209,28 +220,30 @@ class RuleStrategy(Strategy):
                 log(INFO, "round %s: without %s (%s)", round, client, answers.problems[client])
 
     def _metrics(
-        self, given: Mapping[str, RecordDict], answers: Answers, result: Aggregation
+        self, contents: Mapping[str, RecordDict], answers: Answers, result: Aggregation
     ) -> MetricRecord | None:
-        """Mean of the clients' metrics by the rule's weights (equal ones where it has none)."""
+        """Return the mean of the clients' metrics by the rule's weights (equal ones if it has none)."""
         clients = answers.answered
         shares = [1.0] * len(clients) if result.weights is None else result.weights.tolist()
         weights = {c: share for c, share in zip(clients, shares, strict=False) if c not in answers.problems}
-        return _mean({client: _numbers(given[client]) for client in weights}, weights, self.weighted_by_key)
+        return _mean(
+            {client: _numbers(contents[client]) for client in weights}, weights, self.weighted_by_key
+        )
 
 
 def _first_of_each(replies: Iterable[Message]) -> dict[str, RecordDict]:
-    """Node → what it answered; errors are nobody's answer, and a second answer does not count."""
-    found: dict[str, RecordDict] = {}
+    """Return each node's first reply, sorted by node; errors are logged and left out."""
+    contents: dict[str, RecordDict] = {}
     for message in replies or ():
         if message.has_error():
             log(INFO, "error reply: %s", (message.error.reason or "").strip()[-200:])
         elif message.has_content():
-            found.setdefault(f"node-{message.metadata.src_node_id}", message.content)
-    return dict(sorted(found.items()))
+            contents.setdefault(f"node-{message.metadata.src_node_id}", message.content)
+    return dict(sorted(contents.items()))
 
 
-def _flattened(arrays: ArrayRecord) -> tuple[Layout, torch.Tensor]:
-    """The floating-point arrays end to end."""
+def _flatten(arrays: ArrayRecord) -> tuple[Layout, torch.Tensor]:
+    """Concatenate the floating-point arrays into one vector."""
     values = {name: array.numpy() for name, array in arrays.items()}
     values = {name: value for name, value in values.items() if value.dtype.kind == "f"}
     layout = Layout(tuple(values), tuple(value.shape for value in values.values()))
@@ -239,8 +252,8 @@ def _flattened(arrays: ArrayRecord) -> tuple[Layout, torch.Tensor]:
     return layout, torch.from_numpy(flat)
 
 
-def _shaped(like: ArrayRecord, layout: Layout, vector: torch.Tensor) -> ArrayRecord:
-    """The vector as arrays of the same names, shapes and kinds; what is no floating point stays as it was."""
+def _unflatten(like: ArrayRecord, layout: Layout, vector: torch.Tensor) -> ArrayRecord:
+    """Return the vector as arrays with the names, shapes and types of `like`; other arrays stay as they were."""
     moved = {name: value.numpy() for name, value in layout.unflatten(vector).items()}
     return ArrayRecord(
         {
@@ -263,10 +276,10 @@ def _mean(
     metrics: Mapping[str, Mapping[str, float]], weights: Mapping[str, float], without: str
 ) -> MetricRecord | None:
     names = dict.fromkeys(name for own in metrics.values() for name in own if name != without)
-    told: dict[str, Any] = {}
+    means: dict[str, Any] = {}
     for name in names:
-        who = [c for c in metrics if name in metrics[c] and math.isfinite(metrics[c][name])]
-        total = sum(weights[client] for client in who)
+        clients = [c for c in metrics if name in metrics[c] and math.isfinite(metrics[c][name])]
+        total = sum(weights[client] for client in clients)
         if total > 0:
-            told[name] = sum(weights[client] * metrics[client][name] for client in who) / total
-    return MetricRecord(told) if told else None
+            means[name] = sum(weights[client] * metrics[client][name] for client in clients) / total
+    return MetricRecord(means) if means else None

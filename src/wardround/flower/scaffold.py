@@ -1,4 +1,7 @@
-"""A plain Flower app folder: what `flwr run` takes, and what a SuperLink is given. Thin: the package is installed."""
+"""Write a plain Flower app folder, for `flwr run` and for our own SuperLink.
+
+The app only imports the apps of the installed package.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ config = {config}
 out = {out}
 """
 
-THIN = '''\
-"""The {half} app, as the installed package has it."""
+APP_MODULE = '''\
+"""The {half} app, from the installed package."""
 
 from wardround.flower import {half}_app
 
@@ -47,9 +50,9 @@ app = {half}_app.app  # Flower looks for an assignment
 '''
 
 FEDERATION = """\
-# One experiment, with the keys of any wardround run, and how the server deals with its hospitals.
-# With `partition`, the nodes of a simulation share out the server's dataset. For a real federation take
-# `partition` away, and give every hospital a hospital.yaml of its own (docs/federation.md).
+# One experiment with the keys of any wardround run, and a section for the federation.
+# With `partition`, the server's dataset is divided among the nodes of a simulation. For a real federation remove
+# `partition` and give every hospital its own hospital.yaml (docs/federation.md).
 name: federation
 dataset: {name: synthetic, samples: 600, features: 8}
 partition: {name: dirichlet, clients: 4, alpha: 1.0}
@@ -67,13 +70,19 @@ README = """\
 
     flwr run . local --federation-config 'num-supernodes=4'
 
-runs `fed.yaml` on this machine, in Flower's simulation; the run's folder is under `runs/`.
-`--run-config 'config="/path/to/fed.yaml" out="/path/to/runs"'` takes others.
+runs `fed.yaml` on this machine, in Flower's simulation; the run folder is under `runs/`.
+`--run-config 'config="/path/to/fed.yaml" out="/path/to/runs"'` uses other paths.
 """
 
 
 def write_app(folder: Path, force: bool = False, config: Path | None = None) -> Path:
-    """Write the app; `fed.yaml` is written where none is given. An existing folder is left alone without `force`."""
+    """Write the app and return its folder.
+
+    Args:
+        folder: Must be empty or missing, unless `force` is set.
+        force: Write into a folder that is not empty; an existing `fed.yaml` is kept.
+        config: A `fed.yaml` to use; None writes an example into the folder.
+    """
     folder = folder.resolve()
     if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: is there already and not empty; --force writes into it")
@@ -85,8 +94,8 @@ def write_app(folder: Path, force: bool = False, config: Path | None = None) -> 
         "pyproject.toml": project,
         "README.md": README,
         "federation/__init__.py": "",
-        "federation/server.py": THIN.format(half="server"),
-        "federation/client.py": THIN.format(half="client"),
+        "federation/server.py": APP_MODULE.format(half="server"),
+        "federation/client.py": APP_MODULE.format(half="client"),
     }
     if config is None and not federation.exists():
         files["fed.yaml"] = FEDERATION

@@ -1,4 +1,4 @@
-"""A federation in Flower's simulation: as many virtual hospitals as one likes, on one machine, through Ray."""
+"""Run a federation in Flower's simulation: virtual hospitals on one machine, through Ray."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["simulate"]
 def simulate(
     config: FederationConfig, out: Path, workers: int = 2, listen: Listener | None = None
 ) -> RunFolder:
-    """Run the federation in Flower's simulation; `workers` hospitals train at a time."""
+    """Run the federation in Flower's simulation and return its run folder; `workers` hospitals train at a time."""
     require("ray", "ray")
     from flwr.simulation import run_simulation
 
     if not config.has_partition:
         raise ConfigError("a simulation deals out the server's dataset: add dataset and partition")
-    # Virtual nodes have no keys and another number each time.
+    # Virtual nodes have no keys, and other numbers in every run.
     by_name = config.federation.model_copy(update={"identity": "name"})
     config = replace(config, federation=by_name)
     text = yaml.safe_dump(config.plain())
@@ -38,10 +38,10 @@ def simulate(
     @client_app.evaluate()
     @client_app.query()
     def work(message: Message, context: Context) -> Message:
-        # Flower does not let a run's configuration be changed: a context of our own, with the node's state in it.
-        told = {**context.run_config, "config-text": text}
-        own = Context(context.run_id, context.node_id, context.node_config, context.state, told)
-        return answer(message, own)
+        # A run's configuration cannot be changed: use a copy of the context that shares the node's state.
+        run_config = {**context.run_config, "config-text": text}
+        copy = Context(context.run_id, context.node_id, context.node_config, context.state, run_config)
+        return answer(message, copy)
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""The resident trainer: bytes in, bytes out, and nobody else's."""
+"""The trainer daemon: bytes in, bytes out, and only its owner may ask."""
 
 import os
 import signal
@@ -10,15 +10,15 @@ import threading
 import pytest
 
 from wardround.errors import WardroundError
-from wardround.flower.hospital.trainer_daemon import Resident, ask
+from wardround.flower.hospital.trainer_daemon import TrainerDaemon, ask
 
 
 @pytest.fixture
 def serve(tmp_path):
     def start(answer):
-        resident = Resident(tmp_path / "trainer", answer)
-        threading.Thread(target=resident.serve_forever, daemon=True).start()
-        return resident.path
+        daemon = TrainerDaemon(tmp_path / "trainer", answer)
+        threading.Thread(target=daemon.serve_forever, daemon=True).start()
+        return daemon.path
 
     return start
 
@@ -70,7 +70,7 @@ def test_a_stranger_that_hangs_up_does_no_harm(serve):
 CODE = """
 import sys, time
 from pathlib import Path
-from wardround.flower.hospital.trainer_daemon import Resident
+from wardround.flower.hospital.trainer_daemon import TrainerDaemon
 
 def answer(request):
     print("asked", flush=True)
@@ -78,7 +78,7 @@ def answer(request):
         time.sleep(600)
     return request
 
-Resident(Path(sys.argv[1]), answer).serve_forever()
+TrainerDaemon(Path(sys.argv[1]), answer).serve_forever()
 """
 
 
@@ -87,13 +87,13 @@ def test_one_that_is_killed_at_work_and_started_anew(tmp_path):
     command = [sys.executable, "-c", CODE, str(path)]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
-        told: list[str] = []
+        errors: list[str] = []
 
         def wait():
             try:
                 ask(path, b"sleep")
             except WardroundError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -101,7 +101,7 @@ def test_one_that_is_killed_at_work_and_started_anew(tmp_path):
         os.kill(trainer.pid, signal.SIGKILL)
         trainer.wait()
         thread.join(60)
-        assert told == ["the hospital's trainer ended in the middle of its work"]
+        assert errors == ["the hospital's trainer ended in the middle of its work"]
         trainer = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert ask(path, b"again") == b"again"  # waits until it listens
     finally:

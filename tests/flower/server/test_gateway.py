@@ -1,4 +1,4 @@
-"""The gate: SuperNodes' signed requests pass, nothing else reaches the SuperLink."""
+"""The gateway: SuperNodes' signed requests pass, nothing else reaches the SuperLink."""
 
 import asyncio
 import base64
@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from wardround.flower.certificates import make_node_keys, public_keys
-from wardround.flower.server.gateway import OPEN_PATHS, Gate
+from wardround.flower.server.gateway import OPEN_PATHS, Gateway
 
 PULL = "/v1/fleet/pull-messages"
 
 
 class SuperLink(BaseHTTPRequestHandler):
-    """Answers like an echo, and remembers who was there."""
+    """Echoes requests and records their paths."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -61,13 +61,13 @@ def keys(tmp_path):
     return tmp_path
 
 
-def signed(path, at=None, claim=None):
-    """The headers of a SuperNode with the private key in `path`."""
+def signed(path, at=None, claimed_key=None):
+    """Return the headers of a SuperNode with the private key in `path`."""
     key = load_ssh_private_key(path.read_bytes(), None)
     stamp = (at or dt.datetime.now(dt.UTC)).isoformat()
-    named = public_key_to_bytes(claim or key.public_key())
+    key_bytes = public_key_to_bytes(claimed_key or key.public_key())
     return {
-        "flwr-public-key": base64.b64encode(named).decode(),
+        "flwr-public-key": base64.b64encode(key_bytes).decode(),
         "flwr-timestamp": stamp,
         "flwr-signature": base64.b64encode(sign_message(key, stamp.encode())).decode(),
     }
@@ -76,11 +76,11 @@ def signed(path, at=None, claim=None):
 def ask(superlink, keys, path, headers=None, method="POST", content=b"message"):
     port = superlink.server_address[1]
     known = None if keys is None else public_keys(keys / "nodes")
-    gate = Gate(f"http://127.0.0.1:{port}", None, known)
+    gateway = Gateway(f"http://127.0.0.1:{port}", None, known)
 
     async def once():
-        transport = httpx.ASGITransport(app=gate)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+        transport = httpx.ASGITransport(app=gateway)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             return await client.request(method, path, headers=headers, content=content)
 
     return asyncio.run(once())
@@ -138,7 +138,7 @@ def test_health_may_be_asked_for(superlink, keys):
 
 
 def _named_but_not_signed(keys):
-    return signed(keys / "strangers/nodes/stranger", claim=public_keys(keys / "nodes")["hospital-a"])
+    return signed(keys / "strangers/nodes/stranger", claimed_key=public_keys(keys / "nodes")["hospital-a"])
 
 
 @pytest.mark.parametrize(

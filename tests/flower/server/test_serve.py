@@ -125,15 +125,15 @@ def test_a_port_in_use(fed, tmp_path):
             Server.load(fed(port=port), tmp_path / "runs").serve(print)
 
 
-def test_the_superlink_is_for_this_machine_and_the_gate_for_the_world(fed, tmp_path):
+def test_the_superlink_listens_on_loopback_and_the_gateway_on_the_network(fed, tmp_path):
     server = Server.load(fed(host="0.0.0.0", port=8443), tmp_path / "runs")
-    superlink, gate = " ".join(server.superlink(8001)), " ".join(server.gate(8001))
+    superlink, gateway = " ".join(server.superlink(8001)), " ".join(server.gateway(8001))
     assert "--host 127.0.0.1 --port 8001" in superlink
     assert "--enable-supernode-auth" in superlink
     assert "--insecure" not in superlink
     assert "--disable-runtime-dependency-installation" in superlink
-    assert "--host 0.0.0.0 --port 8443 --to https://127.0.0.1:8001" in gate
-    assert "--node-keys" in gate
+    assert "--host 0.0.0.0 --port 8443 --to https://127.0.0.1:8001" in gateway
+    assert "--node-keys" in gateway
 
 
 def test_printed_commands_are_a_shell_script(fed, hospital, tmp_path):
@@ -217,7 +217,9 @@ def test_nothing_outlives_its_parent(tmp_path, number):
         wait_until(lambda: len(mine(tmp_path)) == 4)  # parent, child, forker, the forker's detached child
         parent.send_signal(number)
         parent.wait(120)
-        if number == signal.SIGKILL:  # the kernel ends its children, and the guardian what these had started
+        if (
+            number == signal.SIGKILL
+        ):  # the kernel ends its children, and the orphan reaper what these had started
             wait_until(lambda: not mine(tmp_path))
         else:
             assert mine(tmp_path) == []

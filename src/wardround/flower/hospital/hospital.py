@@ -1,6 +1,6 @@
 """A hospital's side: its data stay here; an order comes in, an answer goes out.
 
-Knows nothing of connections: the client app calls it in its own process, the resident trainer in another.
+Knows nothing of connections: the client app calls it in its own process, the trainer daemon in another.
 """
 
 from __future__ import annotations

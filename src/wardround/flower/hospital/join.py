@@ -1,4 +1,4 @@
-"""`wardround join`: a hospital's SuperNode and its resident trainer, kept running."""
+"""`wardround join`: starts a hospital's SuperNode and its trainer daemon, and restarts them when they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.errors import ConfigError, WardroundError, require
-from wardround.flower import QUIET
+from wardround.flower import OFFLINE
 from wardround.flower.config import HospitalConfig, load_hospital
 from wardround.flower.processes import Processes, check_port, last_line, one_at_a_time
 from wardround.flower.server.gateway import NOT_REGISTERED
@@ -28,12 +28,13 @@ __all__ = ["Joiner"]
 LOOPBACK = "127.0.0.1"
 POLL = os.environ.get("WARDROUND_POLL_SECONDS", "1.0")
 """Seconds between two looks for messages."""
-LONGEST_WAIT = 30.0
-LONGEST_SOCKET_NAME = 100
+MAX_RESTART_SECONDS = 30.0
+MAX_SOCKET_PATH = 100
 """Characters; Unix allows few more."""
-SETTLED = 60.0
-"""A process that ran this long has started well: its next failure is a new one."""
+STABLE_SECONDS = 60.0
+"""A process that ran this long had started well: its next failure counts as the first."""
 USER_ERROR = 2
+"""The exit code for a mistake that a restart does not fix."""
 Echo = Callable[[str], None]
 
 
@@ -47,9 +48,9 @@ class Joiner:
 
     @classmethod
     def load(cls, path: Path, insecure: bool = False) -> Joiner:
-        """Check everything that can be wrong before anything is started."""
+        """Read `hospital.yaml` and check everything that can be wrong before anything is started."""
         require("flwr", "flower")
-        load_hospital(path)  # what is wrong in it is told with the name that was given
+        load_hospital(path)  # an error names the path as it was given
         path = path.resolve()
         joiner = cls(path, load_hospital(path), insecure)
         joiner.server()
@@ -64,11 +65,11 @@ class Joiner:
 
     @property
     def state(self) -> Path:
-        """Where it keeps logs and what it remembers."""
+        """Where it keeps its logs and its saved state."""
         return self.config.state or self.path.parent / f".{self.config.name}"
 
     def server(self) -> tuple[str, int]:
-        """Host and port of the server."""
+        """Return host and port of the server."""
         match = re.fullmatch(r"\[?([^\[\]/]+)\]?:(\d+)", self.config.superlink)
         if match is None or not 0 < int(match[2]) < 65536:
             raise ConfigError(
@@ -77,13 +78,13 @@ class Joiner:
         return match[1], int(match[2])
 
     def trainer(self, socket_path: Path) -> list[str]:
-        """The command of the resident trainer."""
+        """Return the command that starts the trainer daemon."""
         module = (sys.executable, "-m", "wardround.flower.hospital.trainer_daemon")
         memory = str(self.state / "memory")
         return [*module, "--config", str(self.path), "--socket", str(socket_path), "--memory", memory]
 
     def supernode(self, socket_path: Path) -> list[str]:
-        """The command of the SuperNode; what follows `--poll` is for `flower-supernode`."""
+        """Return the command that starts the SuperNode; what follows `--poll` is for `flower-supernode`."""
         config = self.config
         tls = (
             ["--insecure"]
@@ -94,85 +95,87 @@ class Joiner:
             ]
         )
         return [
-            *(sys.executable, "-m", "wardround.flower.hospital.supernode", "--resident", str(socket_path)),
-            *("--remember", str(self.state / "node-id"), "--poll", POLL),
+            *(sys.executable, "-m", "wardround.flower.hospital.supernode"),
+            *("--trainer-socket", str(socket_path)),
+            *("--node-id-file", str(self.state / "node-id"), "--poll", POLL),
             *("--superlink", config.superlink, *tls, "--isolation", "process"),
             *("--host", LOOPBACK, "--port", str(config.runtime_port)),
             *("--superexec-auth-secret-file", str(self.state / "runtime.secret")),
             *("--node-config", f'name="{config.name}"'),
         ]
 
-    def printed(self) -> str:
-        """The commands for those who want to start the parts themselves."""
-        listens = self.state / "trainer"
+    def shell_script(self) -> str:
+        """Return the commands for those who want to start the parts themselves."""
+        socket_path = self.state / "trainer"
         state = shlex.quote(str(self.state))
-        exports = {**QUIET, "FLWR_HOME": str(self.state / "flwr")}
+        exports = {**OFFLINE, "FLWR_HOME": str(self.state / "flwr")}
         lines = [f"export {key}={shlex.quote(value)}" for key, value in sorted(exports.items())]
         lines += [
             f"(umask 077; mkdir -p {state}; head -c 32 /dev/urandom > {state}/runtime.secret)",
-            f"{shlex.join(self.trainer(listens))} &",
-            f"{shlex.join(self.supernode(listens))} &",
+            f"{shlex.join(self.trainer(socket_path))} &",
+            f"{shlex.join(self.supernode(socket_path))} &",
         ]
         return "\n".join(lines)
 
     def join(self, echo: Echo) -> None:
-        """Take part until interrupted. Raises only where trying again cannot help."""
+        """Take part until interrupted. Raises only if a restart cannot help."""
         with one_at_a_time(self.state, f"hospital {self.config.name}"), ExitStack() as stack:
             check_port(LOOPBACK, self.config.runtime_port, f"{self.path}: runtime_port")
             self._write_secret()
             self._check_server(echo)
-            listens = self.state / "trainer"
-            if len(str(listens)) > LONGEST_SOCKET_NAME:
-                listens = (
-                    Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wardround-"))) / "trainer"
-                )
-            commands = {"trainer": self.trainer(listens), "supernode": self.supernode(listens)}
+            socket_path = self.state / "trainer"
+            if len(str(socket_path)) > MAX_SOCKET_PATH:
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="wardround-"))
+                socket_path = Path(temporary) / "trainer"
+            commands = {"trainer": self.trainer(socket_path), "supernode": self.supernode(socket_path)}
             processes = stack.enter_context(Processes(self.state, child_environment(self.state / "flwr")))
             echo(f"{self.config.name}: joining {self.config.superlink}; logs in {self.state}")
-            kept = [_Kept(name, command, processes, echo) for name, command in commands.items()]
+            supervised = [_Supervised(name, command, processes, echo) for name, command in commands.items()]
             while True:
-                for process in kept:
-                    process.look_after(self._why_hopeless)
+                for process in supervised:
+                    process.restart_if_ended(self._fatal_reason)
                 time.sleep(TICK)
 
-    def _why_hopeless(self, name: str, code: int, words: str) -> str | None:
-        """What is wrong, where a new start would end the same way."""
+    def _fatal_reason(self, name: str, code: int, output: str) -> str | None:
+        """Return what is wrong if a restart would end the same way; None if a restart may help."""
         if code == USER_ERROR:
-            return last_line(words).removeprefix("wardround: ")
-        if name == "supernode" and NOT_REGISTERED in words:
+            return last_line(output).removeprefix("wardround: ")
+        if name == "supernode" and NOT_REGISTERED in output:
             return (
                 f"{self.config.superlink} does not know this hospital's key: its public key "
                 f"({self.config.node_key}.pub) has to be in the server's folder of keys, and the server started anew"
             )
-        if name == "supernode" and "CERTIFICATE_VERIFY_FAILED" in words:
+        if name == "supernode" and "CERTIFICATE_VERIFY_FAILED" in output:
             return (
                 f"{self.config.superlink}: its certificate is not signed by {self.config.root_certificates}"
             )
         return None
 
     def _write_secret(self) -> None:
-        """Who takes tasks from the SuperNode has to show this: other users of the machine cannot."""
+        """Write the secret that protects the SuperNode's tasks from other users of this machine."""
         path = self.state / "runtime.secret"
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
 
     def _check_server(self, echo: Echo) -> None:
-        """Is it there, and does it speak as we do? One that is not there yet is waited for."""
-        said = False
+        """Wait until the server can be reached; raise if it never will (wrong certificate, TLS on one side only)."""
+        announced = False
         while True:
-            problem = _try_server(*self.server(), None if self.insecure else self.config.root_certificates)
+            problem = _connection_problem(
+                *self.server(), None if self.insecure else self.config.root_certificates
+            )
             if problem is None:
                 return
-            if not said:
+            if not announced:
                 echo(f"{self.config.name}: waiting for {self.config.superlink} ({problem})")
-            said = True
+            announced = True
             time.sleep(1.0)
 
 
-def _try_server(host: str, port: int, authority: Path | None) -> str | None:
-    """Why the server cannot be reached just now; raises where waiting does not help."""
-    where = f"{host}:{port}"
+def _connection_problem(host: str, port: int, authority: Path | None) -> str | None:
+    """Return why the server cannot be reached at the moment, or None; raise if waiting does not help."""
+    address = f"{host}:{port}"
     context = None
     if authority is not None:
         try:
@@ -182,61 +185,69 @@ def _try_server(host: str, port: int, authority: Path | None) -> str | None:
     try:
         with socket.create_connection((host, port), timeout=30) as plain:
             if context is None:
-                return _speaks_plainly(plain, where)
-            with context.wrap_socket(plain, server_hostname=host):
-                return None
+                _check_plain_http(plain, address)
+            else:
+                context.wrap_socket(plain, server_hostname=host).close()
+            return None
     except ssl.SSLCertVerificationError as error:
         raise WardroundError(
-            f"{where}: its certificate is not signed by {authority}, or not for {host} ({error.verify_message})"
+            f"{address}: its certificate is not signed by {authority}, or not for {host} ({error.verify_message})"
         ) from None
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER" or "HTTP" in str(error.reason):
-            raise WardroundError(f"{where}: does not speak TLS; is it served with --insecure?") from None
+            raise WardroundError(f"{address}: does not speak TLS; is it served with --insecure?") from None
         return str(error.reason)
     except OSError as error:
         return error.strerror or str(error)
 
 
-def _speaks_plainly(connection: socket.socket, where: str) -> str | None:
-    connection.sendall(f"GET /health HTTP/1.1\r\nHost: {where}\r\nConnection: close\r\n\r\n".encode())
-    if connection.recv(5) == b"HTTP/":
-        return None
-    raise WardroundError(f"{where}: speaks TLS only; leave --insecure away, and give certificate and key")
+def _check_plain_http(connection: socket.socket, address: str) -> None:
+    connection.sendall(f"GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+    if connection.recv(5) != b"HTTP/":
+        raise WardroundError(
+            f"{address}: speaks TLS only; leave --insecure away, and give certificate and key"
+        )
 
 
-class _Kept:
-    """A process that is started again when it ends."""
+class _Supervised:
+    """A process that is restarted when it ends, after a wait that grows with each failure."""
 
     def __init__(self, name: str, command: list[str], processes: Processes, echo: Echo) -> None:
         self.name, self.command, self.processes, self.echo = name, command, processes, echo
         self.failures = 0
-        self.again: float | None = None
+        self.restart_at: float | None = None
         self._start()
 
     def _start(self) -> None:
-        self.since, self.again = time.monotonic(), None
-        self.place = self._size()
-        self.process = self.processes.start(self.name, self.command, speaks=True)
+        self.started_at, self.restart_at = time.monotonic(), None
+        self.log_offset = self._log_size()
+        self.process = self.processes.start(self.name, self.command, inherit_stdout=True)
 
-    def _size(self) -> int:
+    def _log_size(self) -> int:
         log = self.processes.log(self.name)
         return log.stat().st_size if log.exists() else 0
 
-    def look_after(self, why_hopeless: Callable[[str, int, str], str | None]) -> None:
-        if self.again is not None:
-            if time.monotonic() >= self.again:
+    def restart_if_ended(self, fatal_reason: Callable[[str, int, str], str | None]) -> None:
+        """Restart the process if it has ended and its wait is over.
+
+        Args:
+            fatal_reason: Given name, exit code and output, says why a restart cannot help; None if it may.
+        """
+        if self.restart_at is not None:
+            if time.monotonic() >= self.restart_at:
                 self._start()
             return
         code = self.process.poll()
         if code is None:
             return
         with open(self.processes.log(self.name), "rb") as log:
-            log.seek(self.place)
-            words = log.read().decode(errors="replace")  # of this start, not of an earlier one
-        reason = why_hopeless(self.name, code, words)
+            log.seek(self.log_offset)
+            output = log.read().decode(errors="replace")  # of this start, not of an earlier one
+        reason = fatal_reason(self.name, code, output)
         if reason is not None:
             raise WardroundError(reason)
-        self.failures = 1 if time.monotonic() - self.since > SETTLED else self.failures + 1
-        wait = min(LONGEST_WAIT, 0.5 * 2**self.failures)
-        self.echo(f"the {self.name} ended ({last_line(words)}); started again in {wait:g} s")
-        self.again = time.monotonic() + wait
+        stable = time.monotonic() - self.started_at > STABLE_SECONDS
+        self.failures = 1 if stable else self.failures + 1
+        wait = min(MAX_RESTART_SECONDS, 0.5 * 2**self.failures)
+        self.echo(f"the {self.name} ended ({last_line(output)}); started again in {wait:g} s")
+        self.restart_at = time.monotonic() + wait

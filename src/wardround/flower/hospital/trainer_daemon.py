@@ -1,8 +1,8 @@
-"""The trainer a hospital keeps resident: torch and the data are loaded once, not for every message.
+"""The trainer daemon of a hospital: it loads torch and the data once, not for every message.
 
 `wardround join` starts it beside the SuperNode. It listens on a Unix socket that only its owner may open, has no
-way to the network, and answers one request at a time: a length-prefixed blob in, a length-prefixed blob out. What
-is in the blobs is the business of `messages.py`; here they are bytes.
+way to the network, and answers one request at a time: a length-prefixed blob in, a length-prefixed blob out.
+`messages.py` defines what the blobs hold; here they are bytes.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from wardround.errors import WardroundError
 if TYPE_CHECKING:
     from wardround.flower.hospital.hospital import Hospital
 
-__all__ = ["SOCKET_VARIABLE", "Resident", "ask", "resident_socket"]
+__all__ = ["SOCKET_VARIABLE", "TrainerDaemon", "ask", "trainer_socket"]
 
-SOCKET_VARIABLE = "WARDROUND_RESIDENT"
-"""The environment variable that tells a client app where the trainer listens."""
+SOCKET_VARIABLE = "WARDROUND_TRAINER_SOCKET"
+"""The environment variable that names the trainer's socket to a client app."""
 LENGTH = struct.Struct("<Q")
-LONGEST_MESSAGE = 8 * 2**30
+MAX_MESSAGE_BYTES = 8 * 2**30
 OK, FAILED = b"\0", b"\1"
 PATIENCE = 180.0
-"""Seconds a request waits for a trainer that is being started, or started anew."""
+"""Seconds a request waits for a trainer that is being started or restarted."""
 Answer = Callable[[bytes], bytes]
 
 
-class Resident:
+class TrainerDaemon:
     """Serves `answer` on a Unix socket.
 
     >>> import tempfile, threading
     >>> path = Path(tempfile.mkdtemp()) / "trainer"
-    >>> resident = Resident(path, bytes.upper)
-    >>> threading.Thread(target=resident.serve_forever, daemon=True).start()
+    >>> daemon = TrainerDaemon(path, bytes.upper)
+    >>> threading.Thread(target=daemon.serve_forever, daemon=True).start()
     >>> ask(path, b"train")
     b'TRAIN'
     """
 
     def __init__(self, path: Path, answer: Answer) -> None:
         self.path, self.answer = Path(path), answer
-        self.path.unlink(missing_ok=True)  # of one that was killed
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path.unlink(missing_ok=True)  # left by a daemon that was killed
+        self._listener = _unix_socket()
         mask = os.umask(0o177)
         try:
             self._listener.bind(str(self.path))
@@ -61,10 +61,10 @@ class Resident:
         self._listener.listen(16)
 
     def serve_forever(self) -> None:
-        """One request after the other."""
+        """Answer one request after the other."""
         while True:
             connection, _ = self._listener.accept()
-            with connection, contextlib.suppress(OSError, EOFError):  # whoever asked has gone
+            with connection, contextlib.suppress(OSError, EOFError):  # the client has gone
                 _send(connection, self._reply(_receive(connection)))
 
     def _reply(self, request: bytes) -> bytes:
@@ -78,8 +78,8 @@ class Resident:
 
 
 def ask(path: Path, request: bytes, patience: float = PATIENCE) -> bytes:
-    """The trainer's answer. Waits for a trainer that is not there yet."""
-    with _connected(Path(path), patience) as connection:
+    """Return the trainer's reply; wait up to `patience` seconds for a trainer that does not listen yet."""
+    with _connect(Path(path), patience) as connection:
         try:
             _send(connection, request)
             reply = _receive(connection)
@@ -90,16 +90,22 @@ def ask(path: Path, request: bytes, patience: float = PATIENCE) -> bytes:
     return reply[1:]
 
 
-def resident_socket() -> Path | None:
-    """Where this process's trainer listens; None where there is none."""
-    given = os.environ.get(SOCKET_VARIABLE)
-    return Path(given) if given else None
+def trainer_socket() -> Path | None:
+    """Return the socket of this process's trainer daemon; None if it has none."""
+    path = os.environ.get(SOCKET_VARIABLE)
+    return Path(path) if path else None
 
 
-def _connected(path: Path, patience: float) -> socket.socket:
+def _unix_socket() -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise WardroundError(f"a hospital's trainer needs Unix sockets; {sys.platform} has none")
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def _connect(path: Path, patience: float) -> socket.socket:
     deadline = time.monotonic() + patience
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = _unix_socket()
         try:
             connection.connect(str(path))
         except OSError as error:
@@ -115,55 +121,55 @@ def _connected(path: Path, patience: float) -> socket.socket:
 
 def _send(connection: socket.socket, content: bytes) -> None:
     connection.sendall(LENGTH.pack(len(content)))
-    if content:  # the other side may have answered nothing with something, and hung up
+    if content:  # the other side may have replied to an empty message already, and closed
         connection.sendall(content)
 
 
 def _receive(connection: socket.socket) -> bytes:
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
-    if length > LONGEST_MESSAGE:
+    (length,) = LENGTH.unpack(_receive_exactly(connection, LENGTH.size))
+    if length > MAX_MESSAGE_BYTES:
         raise EOFError("not a message of this program")
-    return bytes(_exactly(connection, length))
+    return bytes(_receive_exactly(connection, length))
 
 
-def _exactly(connection: socket.socket, length: int) -> bytearray:
+def _receive_exactly(connection: socket.socket, length: int) -> bytearray:
     content = bytearray(length)
-    view, place = memoryview(content), 0
-    while place < length:
-        count = connection.recv_into(view[place:])
+    view, received = memoryview(content), 0
+    while received < length:
+        count = connection.recv_into(view[received:])
         if count == 0:
             raise EOFError("cut off")
-        place += count
+        received += count
     return content
 
 
-def _remembering(hospital: Hospital, path: Path) -> Answer:
-    """A trainer that is started anew goes on where the last one ended."""
-    last = path.read_bytes() if path.exists() else b""
-    if last:
-        hospital.recall(last)
+def _answer_and_save(hospital: Hospital, path: Path) -> Answer:
+    """Return the hospital's `answer` with its state loaded from `path`, and saved there when it changes."""
+    saved = path.read_bytes() if path.exists() else b""
+    if saved:
+        hospital.recall(saved)
 
     def answer(request: bytes) -> bytes:
-        nonlocal last
+        nonlocal saved
         reply = hospital.answer(request)
-        now = hospital.memory()
-        if now != last:
+        state = hospital.memory()
+        if state != saved:
             from wardround.runs.folder import replace_file
 
-            replace_file(path, now)
-            last = now
+            replace_file(path, state)
+            saved = state
         return reply
 
     return answer
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Load a hospital's data, then answer until told to stop."""
+    """Load a hospital's data, then answer requests until stopped."""
     parser = argparse.ArgumentParser(prog="python -m wardround.flower.hospital.trainer_daemon")
     parser.add_argument("--config", type=Path, required=True, help="hospital.yaml")
-    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--socket", type=Path, required=True, help="the Unix socket to listen on")
     parser.add_argument(
-        "--memory", type=Path, help="a file for what the next round needs, if it is another process"
+        "--memory", type=Path, help="file for the state that must survive a restart of this process"
     )
     options = parser.parse_args(arguments)
     from wardround.flower.config import load_hospital
@@ -173,13 +179,13 @@ def main(arguments: list[str] | None = None) -> None:
         hospital = Hospital(load_hospital(options.config))
         answer: Answer = hospital.answer
         if options.memory is not None:
-            answer = _remembering(hospital, options.memory)
-        resident = Resident(options.socket, answer)
+            answer = _answer_and_save(hospital, options.memory)
+        daemon = TrainerDaemon(options.socket, answer)
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)
         sys.exit(2)
     with contextlib.suppress(KeyboardInterrupt):
-        resident.serve_forever()
+        daemon.serve_forever()
 
 
 if __name__ == "__main__":

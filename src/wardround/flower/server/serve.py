@@ -1,4 +1,4 @@
-"""`wardround serve`: a SuperLink on loopback, the gate before it, our server app on it, and nothing else."""
+"""`wardround serve`: a SuperLink on loopback, a gateway in front of it and our server app on it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wardround.errors import ConfigError, WardroundError, require
-from wardround.flower import QUIET
+from wardround.flower import OFFLINE
 from wardround.flower.certificates import public_keys
 from wardround.flower.config import FederationConfig, load_federation
 from wardround.flower.processes import (
@@ -30,22 +30,28 @@ from wardround.flower.scaffold import write_app
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
 
-__all__ = ["Server", "child_environment", "readable_file"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-SAY = (
+    from wardround.flower.server.superlink import SuperLinkControl
+
+__all__ = ["INSECURE_WARNING", "Server", "child_environment", "readable_file"]
+
+INSECURE_WARNING = (
     "INSECURE: no TLS and no keys. Whoever reaches this port can join, and read and change all that is sent."
 )
 LOOPBACK = "127.0.0.1"
-START_PATIENCE = 180.0
+START_SECONDS = 180.0
+"""Time that the parts have to start."""
 TICK = 0.5
-SELDOM = 15.0
-"""Seconds between two questions to the SuperLink, which writes each into its log."""
+OUTCOME_POLL_SECONDS = 15.0
+"""Time between two questions to the SuperLink, which writes each of them into its log."""
 Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Server:
-    """One federation's server side, as `fed.yaml` describes it."""
+    """The server of one federation, as `fed.yaml` describes it."""
 
     path: Path
     config: FederationConfig
@@ -54,9 +60,9 @@ class Server:
 
     @classmethod
     def load(cls, path: Path, out: Path, insecure: bool = False) -> Server:
-        """Check everything that can be wrong before anything is started."""
+        """Read `fed.yaml` and check everything that can be wrong before anything is started."""
         require("flwr", "flower")
-        load_federation(path)  # what is wrong in it is told with the name that was given
+        load_federation(path)  # an error names the path as it was given
         path = path.resolve()
         server = cls(path, load_federation(path), out.resolve(), insecure)
         if not insecure:
@@ -67,7 +73,7 @@ class Server:
 
     @property
     def folder(self) -> RunFolder:
-        """The run's folder."""
+        """The run folder."""
         return RunFolder(self.out / self.config.run.run_name)
 
     @property
@@ -75,8 +81,8 @@ class Server:
         """Where the SuperLink keeps its database and logs."""
         return self.config.federation.state or self.out / ".federation" / self.config.run.run_name
 
-    def keys(self) -> dict[str, Any] | None:
-        """The hospitals' keys; None without TLS."""
+    def keys(self) -> dict[str, EllipticCurvePublicKey] | None:
+        """Return the hospitals' public keys by name; None without TLS."""
         if self.insecure:
             return None
         if self.config.federation.node_keys is None:
@@ -87,7 +93,7 @@ class Server:
         return public_keys(self.config.federation.node_keys)
 
     def superlink(self, port: int) -> list[str]:
-        """The command of the SuperLink."""
+        """Return the command that starts the SuperLink."""
         tls = self._tls("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile")
         return [
             console_script("flower-superlink"),
@@ -96,8 +102,8 @@ class Server:
             "--disable-runtime-dependency-installation",
         ]
 
-    def gate(self, port: int) -> list[str]:
-        """The command of the gate."""
+    def gateway(self, port: int) -> list[str]:
+        """Return the command that starts the gateway; `port` is the SuperLink's."""
         federation = self.config.federation
         tls = self._tls("--certificate", "--certificate-key", "--root-certificates")
         keys = [] if self.insecure else ["--node-keys", str(federation.node_keys)]
@@ -115,11 +121,11 @@ class Server:
         return ["curl", "--silent", "--fail", "--cacert", authority, f"https://{LOOPBACK}:{port}/health"]
 
     def run_options(self) -> dict[str, str]:
-        """What the server app is told."""
+        """Return the server app's run configuration."""
         return {"config": str(self.path), "out": str(self.out)}
 
-    def printed(self) -> str:
-        """The commands for those who want to start the parts themselves."""
+    def shell_script(self) -> str:
+        """Return the commands for those who want to start the parts themselves."""
         port = 8001
         app, home = self.state / "app", self.state / "flwr"
         keys = self.config.federation.node_keys
@@ -130,13 +136,13 @@ class Server:
             if self.insecure
             else f'root-certificates = "{self.config.federation.root_certificates}"\n'
         )
-        lines = [f"export {key}={shlex.quote(value)}" for key, value in sorted(QUIET.items())]
+        lines = [f"export {key}={shlex.quote(value)}" for key, value in sorted(OFFLINE.items())]
         lines += [
             f"export FLWR_HOME={shlex.quote(str(home))}",
             f"mkdir -p {shlex.quote(str(home))}",
             f"cat > {shlex.quote(str(home / 'config.toml'))} <<'EOF'\n{connection}EOF",
             f"{shlex.join(self.superlink(port))} &",
-            f"{shlex.join(self.gate(port))} &",
+            f"{shlex.join(self.gateway(port))} &",
             f"until {shlex.join(self._health(port))} > /dev/null; do sleep 1; done",
         ]
         lines += [
@@ -150,7 +156,7 @@ class Server:
         return "\n".join(lines)
 
     def serve(self, echo: Echo) -> dict[str, Any]:
-        """Run the federation to its end; gives its summary. Stops everything when it is interrupted."""
+        """Run the federation to its end and return its summary. Stops everything when it is interrupted."""
         federation = self.config.federation
         summary = self.folder.summary()
         if summary is not None and summary["status"] == "finished":
@@ -164,9 +170,11 @@ class Server:
                 self._wait_until_healthy(port, processes)
                 control = self._control(port)
                 try:
-                    control.settle(self.keys())
-                    processes.start("gate", self.gate(port))
-                    self._wait_for_old_writer(processes)
+                    control.stop_stale_runs()
+                    if (keys := self.keys()) is not None:
+                        control.register_only(keys)
+                    processes.start("gateway", self.gateway(port))
+                    self._wait_for_folder_lock(processes)
                     run = control.start_run(write_app(self.state / "app", force=True), self.run_options())
                     secure = "without TLS" if self.insecure else "TLS, registered keys only"
                     echo(f"serving on {federation.host}:{federation.port} ({secure}); logs in {self.state}")
@@ -174,37 +182,39 @@ class Server:
                 finally:
                     control.close()
 
-    def _watch(self, processes: Processes, control: Any, run: int, echo: Echo) -> dict[str, Any]:
-        seen = max((line["round"] for line in self.folder.rounds()), default=0)
-        events = Events(self.folder.path / AUDIT_LOG)
+    def _watch(self, processes: Processes, control: SuperLinkControl, run: int, echo: Echo) -> dict[str, Any]:
+        last_round = max((line["round"] for line in self.folder.rounds()), default=0)
+        events = AuditFollower(self.folder.path / AUDIT_LOG)
         before = self._summary_time()
-        echo(f"waiting for {self.config.clients} hospitals; {seen} of {self.config.run.rounds} rounds done")
-        asked, ended = time.monotonic(), None
-        while ended is None:
+        echo(
+            f"waiting for {self.config.clients} hospitals; {last_round} of {self.config.run.rounds} rounds done"
+        )
+        asked, outcome = time.monotonic(), None
+        while outcome is None:
             time.sleep(TICK)
             processes.check()
-            if self._summary_time() != before or time.monotonic() - asked > SELDOM:
-                asked, ended = time.monotonic(), control.how_ended(run)
-            for event in events.new():
-                echo(event)
+            if self._summary_time() != before or time.monotonic() - asked > OUTCOME_POLL_SECONDS:
+                asked, outcome = time.monotonic(), control.outcome(run)
+            for text in events.new_lines():
+                echo(text)
             for line in self.folder.rounds():
-                if line["round"] > seen:
-                    echo(told(line, self.config.run.rounds))
-                    seen = line["round"]
+                if line["round"] > last_round:
+                    echo(format_round(line, self.config.run.rounds))
+                    last_round = line["round"]
         summary = self.folder.summary() if self._summary_time() != before else None
-        if summary is None or ended:
-            reason = (summary or {}).get("reason") or ended or "it left no summary"
+        if summary is None or outcome:
+            reason = (summary or {}).get("reason") or outcome or "it left no summary"
             raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
         return summary
 
     def _summary_time(self) -> float:
-        """When the run said last how it ended: it is asked whether it has when this changes, and seldom otherwise."""
+        """When the summary was last written. A change means that the run has probably ended."""
         path = self.folder.summary_path
         return path.stat().st_mtime if path.exists() else 0.0
 
-    def _wait_for_old_writer(self, processes: Processes) -> None:
-        """A server app whose SuperLink was killed takes a moment to notice, and holds the run's folder."""
-        deadline = time.monotonic() + START_PATIENCE
+    def _wait_for_folder_lock(self, processes: Processes) -> None:
+        """Wait until the run folder is free: a server app whose SuperLink was killed takes a moment to notice."""
+        deadline = time.monotonic() + START_SECONDS
         while True:
             try:
                 with self.folder.locked():
@@ -217,17 +227,17 @@ class Server:
                 processes.check()
                 time.sleep(TICK)
 
-    def _control(self, port: int) -> Any:
-        from wardround.flower.server.superlink import Control
+    def _control(self, port: int) -> SuperLinkControl:
+        from wardround.flower.server.superlink import SuperLinkControl
 
         authority = self.config.federation.root_certificates
-        return Control(f"{LOOPBACK}:{port}", None if self.insecure else authority)
+        return SuperLinkControl(f"{LOOPBACK}:{port}", None if self.insecure else authority)
 
     def _wait_until_healthy(self, port: int, processes: Processes) -> None:
         scheme = "http" if self.insecure else "https"
         authority = self.config.federation.root_certificates
         context = None if self.insecure else ssl.create_default_context(cafile=str(authority))
-        deadline = time.monotonic() + START_PATIENCE
+        deadline = time.monotonic() + START_SECONDS
         while True:
             processes.check()
             try:
@@ -242,8 +252,8 @@ class Server:
                         f"{LOOPBACK}, or expired; make it by `wardround certs` ({error})"
                     ) from None
                 if time.monotonic() > deadline:
-                    words = last_line(processes.last_words("superlink"))
-                    raise WardroundError(f"the SuperLink does not answer: {words}") from None
+                    reason = last_line(processes.log_tail("superlink"))
+                    raise WardroundError(f"the SuperLink does not answer: {reason}") from None
                 time.sleep(0.2)
 
     def _tls(self, certificate: str, key: str, authority: str) -> list[str]:
@@ -257,10 +267,10 @@ class Server:
         ]
 
 
-class Events:
-    """Follows an audit log, for people: who came, who was refused, what is being waited for."""
+class AuditFollower:
+    """Follows an audit log and puts its events into words: who joined, who was refused, what is awaited."""
 
-    TOLD = {
+    TEMPLATES = {
         "joined": "{client} joined ({samples} samples)",
         "refused": "refused: {client}: {reason}",
         "not-introduced": "a hospital did not say who it is: {reason}",
@@ -270,24 +280,28 @@ class Events:
     }
 
     def __init__(self, path: Path) -> None:
-        self.path, self.place = path, path.stat().st_size if path.exists() else 0
+        self.path, self.offset = path, path.stat().st_size if path.exists() else 0
 
-    def new(self) -> list[str]:
-        """What happened since the last look."""
+    def new_lines(self) -> list[str]:
+        """Return one line for each event since the last call."""
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
-            file.seek(self.place)
+            file.seek(self.offset)
             whole, end, _ = file.read().rpartition(b"\n")
-        self.place += len(whole) + len(end)
-        lines = [json.loads(line) for line in whole.splitlines()]
-        return [self.TOLD[line["event"]].format(**line) for line in lines if line["event"] in self.TOLD]
+        self.offset += len(whole) + len(end)
+        events = [json.loads(line) for line in whole.splitlines()]
+        return [
+            self.TEMPLATES[event["event"]].format(**event)
+            for event in events
+            if event["event"] in self.TEMPLATES
+        ]
 
 
-def told(line: dict[str, Any], rounds: int) -> str:
-    """One line about a finished round.
+def format_round(line: dict[str, Any], rounds: int) -> str:
+    """Describe a finished round in one line.
 
-    >>> told({"round": 2, "metrics": {"auroc": 0.75}, "dropped": {"a": "NaN"}}, 10)
+    >>> format_round({"round": 2, "metrics": {"auroc": 0.75}, "dropped": {"a": "NaN"}}, 10)
     'round 2 of 10: AUROC 0.750; left out: a (NaN)'
     """
     parts = []
@@ -297,18 +311,20 @@ def told(line: dict[str, Any], rounds: int) -> str:
     if line.get("skipped"):
         parts.append(f"skipped: {line['skipped']}")
     if isinstance(line.get("dropped"), dict):
-        parts.append("left out: " + ", ".join(f"{who} ({why})" for who, why in line["dropped"].items()))
+        parts.append(
+            "left out: " + ", ".join(f"{client} ({reason})" for client, reason in line["dropped"].items())
+        )
     return f"round {line['round']} of {rounds}" + (": " + "; ".join(parts) if parts else "")
 
 
 def child_environment(home: Path) -> dict[str, str]:
-    """Quiet, offline, with nothing written to the user's own Flower folder."""
+    """Return the environment of child processes: no telemetry, and Flower's files in `home`, not in the user's home."""
     programs = str(Path(sys.executable).parent)  # a SuperLink finds its helpers by PATH
     path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
     home.mkdir(parents=True, exist_ok=True)
     return {
         **os.environ,
-        **QUIET,
+        **OFFLINE,
         "FLWR_HOME": str(home),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "PATH": path,
@@ -317,7 +333,7 @@ def child_environment(home: Path) -> dict[str, str]:
 
 
 def readable_file(path: Path | None, key: str) -> Path:
-    """A file that is named and can be read."""
+    """Return `path` if it is given and can be read; raise a `ConfigError` that names `key` otherwise."""
     if path is None:
         raise ConfigError(f"{key} is required (make it by `wardround certs`), or use --insecure")
     try:

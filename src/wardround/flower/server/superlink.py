@@ -1,11 +1,11 @@
-"""What `wardround serve` asks of its SuperLink, through the interface that the gate keeps from everybody else."""
+"""What `wardround serve` asks of its SuperLink: the Control interface, which the gateway does not let through."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -24,13 +24,16 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from wardround.errors import WardroundError
 
-__all__ = ["Control"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+__all__ = ["SuperLinkControl"]
 
 FINISHED, COMPLETED = "finished", "completed"
 
 
-class Control:
-    """A connection to a SuperLink on this machine."""
+class SuperLinkControl:
+    """A connection to the Control interface of a SuperLink on this machine."""
 
     def __init__(self, address: str, authority: Path | None) -> None:
         self._client = ControlHttpClient.from_server_address(
@@ -40,13 +43,14 @@ class Control:
             interceptors=[RuntimeVersionHttpInterceptor(component_name="wardround")],
         )
 
-    def settle(self, keys: Mapping[str, Any] | None) -> None:
-        """Let exactly these keys in, and end what a killed server left running."""
+    def stop_stale_runs(self) -> None:
+        """Stop the runs that a killed server left running."""
         for number, run in self._client.ListRuns(ListRunsRequest()).run_dict.items():
             if run.status.status != FINISHED:
                 self._client.StopRun(StopRunRequest(run_id=number))
-        if keys is None:
-            return
+
+    def register_only(self, keys: Mapping[str, EllipticCurvePublicKey]) -> None:
+        """Register exactly these public keys (name → key); remove all others."""
         wanted = {public_key_to_bytes(key): name for name, key in keys.items()}
         known = {
             node.public_key: node.node_id for node in self._client.ListNodes(ListNodesRequest()).nodes_info
@@ -59,23 +63,23 @@ class Control:
                 self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
     def start_run(self, app: Path, options: Mapping[str, str]) -> int:
-        """Start the app in a folder; gives the run's number."""
+        """Start the app in a folder and return the number of its run."""
         content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        answer = self._client.StartRun(
+        response = self._client.StartRun(
             StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(options)))
         )
-        if not answer.HasField("run_id"):
+        if not response.HasField("run_id"):
             raise WardroundError("the SuperLink did not start the run")
-        return int(answer.run_id)
+        return int(response.run_id)
 
-    def how_ended(self, run: int) -> str | None:
-        """None while it runs; "" when it went well; else what went wrong."""
+    def outcome(self, run: int) -> str | None:
+        """Return None while it runs, "" if it was completed, else what went wrong."""
         status = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         if status.status != FINISHED:
             return None
         return "" if status.sub_status == COMPLETED else status.details or status.sub_status
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
