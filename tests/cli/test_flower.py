@@ -23,25 +23,25 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_an_operators_day(run):
+def test_quarantine_release_and_verify(run):
     assert "from the next round on" in call("quarantine", run, "hospital-a", "--reason", "broken").stdout
     assert quarantined(run) == {"hospital-a": "broken"}
     first = json.loads(call("audit", "verify", run, "--json").stdout)
     assert first["lines"] == 1
-    assert call("release", run, "hospital-a", "--reason", "mended").exit_code == 0
+    assert call("release", run, "hospital-a", "--reason", "fixed").exit_code == 0
     assert quarantined(run) == {}
-    told = call("audit", "verify", run / "audit.jsonl", "--head", first["head"]).stdout
-    assert "2 lines, whole" in told
-    assert first["head"] not in told
+    output = call("audit", "verify", run / "audit.jsonl", "--head", first["head"]).stdout
+    assert "2 lines, whole" in output
+    assert first["head"] not in output
 
 
-def test_a_log_that_was_touched(run):
+def test_an_edited_log_is_detected(run):
     call("quarantine", run, "hospital-a", "--reason", "broken")
     path = run / "audit.jsonl"
     path.write_text(path.read_text().replace("broken", "nothing"))
-    told = call("audit", "verify", run)
-    assert isinstance(told.exception, WardroundError)
-    assert "line 1 is broken" in str(told.exception)
+    result = call("audit", "verify", run)
+    assert isinstance(result.exception, WardroundError)
+    assert "line 1 is broken" in str(result.exception)
 
 
 def test_a_reason_is_asked_for(run):
@@ -52,6 +52,6 @@ def test_a_reason_is_asked_for(run):
 def test_certificates_are_asked_for_by_name(tmp_path):
     pytest.importorskip("cryptography")
     assert isinstance(call("certs", tmp_path).exception, ConfigError)
-    told = call("certs", tmp_path / "keys", "--host", "127.0.0.1", "--node", "hospital-a").stdout.split()
-    assert len(told) == 6
+    paths = call("certs", tmp_path / "keys", "--host", "127.0.0.1", "--node", "hospital-a").stdout.split()
+    assert len(paths) == 6
     assert isinstance(call("certs", tmp_path / "keys", "--node", "hospital-a").exception, ConfigError)

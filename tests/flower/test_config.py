@@ -1,4 +1,4 @@
-"""fed.yaml and hospital.yaml: what is right is read, what is wrong is said in one line."""
+"""fed.yaml and hospital.yaml: valid files are read, mistakes are reported in one line."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_simulation_takes_the_number_from_its_partition():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("rounds: 3", "federation.clients is required"),
         ("federation: {clients: 3, quorm: 1}", "did you mean 'quorum'"),
@@ -51,16 +51,16 @@ def test_a_simulation_takes_the_number_from_its_partition():
         ("a: [", "not valid YAML"),
     ],
 )
-def test_a_wrong_federation_is_one_line_with_its_file(text, said):
+def test_a_wrong_federation_is_one_line_with_its_file(text, message):
     with pytest.raises(WardroundError) as error:
         federation_from(text, "fed.yaml")
     assert str(error.value).startswith("fed.yaml: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"name": "a"}, "'dataset' is required"),
         ({"name": "a", "dataset": {}}, "'name' is required"),
@@ -72,11 +72,11 @@ def test_a_wrong_federation_is_one_line_with_its_file(text, said):
         ({"name": "../a", "dataset": {"name": "icu"}}, "name"),
     ],
 )  # fmt: skip
-def test_a_wrong_hospital_is_one_line_with_its_file(values, said):
+def test_a_wrong_hospital_is_one_line_with_its_file(values, message):
     with pytest.raises(WardroundError) as error:
         hospital_from(values, "hospital.yaml")
     assert str(error.value).startswith("hospital.yaml: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -1,298 +1,166 @@
-"""A federation of real processes on loopback: killed, attacked, interrupted, refused. It goes on."""
+"""Child processes: none outlives its parent, and nobody else's are touched."""
 
-import json
+import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-import yaml
 
-pytest.importorskip("flwr")
+from wardround.errors import WardroundError
+from wardround.flower import processes as module
+from wardround.flower.processes import Processes, one_at_a_time
 
-from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
-from wardround.runs.audit import verify
-from wardround.runs.folder import RunFolder
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
-PATIENCE = 240.0
-"""Seconds for anything to happen, on a machine that has other things to do."""
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)",
+]
 
 
-def free_ports(count):
-    """Ports that nobody uses just now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
+def test_one_at_a_time(tmp_path):
+    with (
+        one_at_a_time(tmp_path / "state", "this federation"),
+        pytest.raises(WardroundError, match="this federation is running already"),
+        one_at_a_time(tmp_path / "state", "this federation"),
+    ):
+        raise AssertionError("two at a time")
+
+
+PARENT = """
+import subprocess, sys, time
+from pathlib import Path
+from wardround.flower.processes import Processes
+
+folder = Path(sys.argv[1])
+child = [sys.executable, "-c", "import time; time.sleep(600)", str(folder)]
+detached = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(600)"
+with Processes(folder, {}) as processes:
+    processes.start("child", child)
+    processes.start("forker", [sys.executable, "-c", detached, *child])
+    time.sleep(600)
+"""
+
+
+def pids_of(folder):
+    pids = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(str(folder)) in command:
+            pids.append(int(pid))
+    return pids
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_its_parent(tmp_path, number):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # also in the background
+    )
     try:
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+        wait_until(lambda: len(pids_of(tmp_path)) == 4)  # parent, child, forker, the forker's detached child
+        parent.send_signal(number)
+        parent.wait(120)
+        if (
+            number == signal.SIGKILL
+        ):  # the kernel ends its children, and the orphan reaper what these had started
+            wait_until(lambda: not pids_of(tmp_path))
+        else:
+            assert pids_of(tmp_path) == []
     finally:
-        for probe in sockets:
-            probe.close()
-
-
-def wait_for(condition, what, patience=PATIENCE, also=lambda: None):
-    """Wait until `condition()` gives something true, and give that back."""
-    deadline = time.monotonic() + patience
-    while not (found := condition()):
-        also()
-        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
-        time.sleep(0.1)
-    return found
-
-
-def hear_interrupts():
-    """A shell that runs the tests in the background has Ctrl-C ignored in all that they start."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class Deployment:
-    """A server and hospitals in a folder. Everything they start has the folder's name in its command line."""
-
-    def __init__(self, folder, names, insecure=False, **federation):
-        self.folder, self.insecure, self.started = folder, insecure, {}
-        self.port, *self.node_ports = free_ports(len(names) + 1)
-        self.keys = KeyFiles(folder / "keys")
-        if not insecure:
-            make_server_certificate(self.keys.folder, ["127.0.0.1"])
-            make_node_keys(self.keys.folder, names)
-        tls = {
-            "certificate": str(self.keys.server),
-            "certificate_key": str(self.keys.server_key),
-            "root_certificates": str(self.keys.authority),
-            "node_keys": str(self.keys.nodes),
-        }
-        self.federation = {
-            "clients": len(names), "port": self.port, "poll_seconds": 0.2, **({} if insecure else tls), **federation,
-        }  # fmt: skip
-        self.hospitals = dict(zip(names, self.node_ports, strict=True))
-
-    def write(self, name, values):
-        path = self.folder / name
-        path.write_text(yaml.safe_dump(values))
-        return path
-
-    def configure(self, **run):
-        return self.write("fed.yaml", {**run, "federation": self.federation})
-
-    def hospital(self, name, **values):
-        own = {} if self.insecure else {
-            "root_certificates": str(self.keys.authority), "node_key": str(self.keys.nodes / name),
-        }  # fmt: skip
-        port = self.hospitals[name] if name in self.hospitals else free_ports(1)[0]
-        told = {"name": name, "superlink": f"127.0.0.1:{self.port}", "runtime_port": port, **own, **values}
-        return self.write(f"{name}.yaml", told)
-
-    def start(self, name, *arguments):
-        """Run a command of ours; its output goes to a file."""
-        command = [str(Path(sys.executable).parent / "wardround"), *map(str, arguments)]
-        environment = {**os.environ, "WARDROUND_POLL_SECONDS": "0.3"}
-        with open(self.folder / f"{name}.out", "ab") as out:
-            process = subprocess.Popen(
-                command,
-                stdout=out,
-                stderr=out,
-                env=environment,
-                start_new_session=True,
-                cwd=self.folder,
-                preexec_fn=hear_interrupts,
-            )
-        self.started[name] = process
-        return process
-
-    def serve(self):
-        more = ["--insecure"] if self.insecure else []
-        return self.start("serve", "serve", "--config", self.folder / "fed.yaml", "--out", self.runs, *more)
-
-    def join(self, name):
-        more = ["--insecure"] if self.insecure else []
-        return self.start(name, "join", "--config", self.folder / f"{name}.yaml", *more)
-
-    @property
-    def runs(self):
-        return self.folder / "runs"
-
-    @property
-    def run(self):
-        found = [path.parent for path in self.runs.glob("*/config.yaml")]
-        return RunFolder(found[0]) if found else None
-
-    def rounds(self):
-        return [] if self.run is None else [line["round"] for line in self.run.rounds()]
-
-    def events(self):
-        path = self.run.path / "audit.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    def wait_for_round(self, number):
-        def healthy():
-            for name, process in self.started.items():
-                assert process.poll() is None, f"{name} ended:\n{self.said(name)}"
-
-        wait_for(
-            lambda: max(self.rounds(), default=0) >= number,
-            f"round {number}\n{self.said('serve')}",
-            also=healthy,
-        )
-
-    def said(self, name):
-        path = self.folder / f"{name}.out"
-        return path.read_text() if path.exists() else ""
-
-    def processes(self, mark=None):
-        """All processes that have this folder (or the mark) in their command line."""
-        wanted, found = os.fsencode(str(mark or self.folder)), []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    command = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if wanted in command:
-                    found.append(int(entry.name))
-        return found
-
-    def end(self, name, number):
-        """Send a signal to one of our commands and wait for its end; gives its exit code."""
-        process = self.started.pop(name)
-        process.send_signal(number)
-        return process.wait(PATIENCE)
-
-    def clean_up(self):
-        for process in self.started.values():
-            process.kill()
-        for process in self.started.values():
-            process.wait()
-        for pid in self.processes():
-            try:
+        parent.kill()
+        parent.wait()
+        for pid in pids_of(tmp_path):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-
-@pytest.fixture
-def deploy(tmp_path):
-    made = []
-
-    def make(names, **options):
-        made.append(Deployment(tmp_path, names, **options))
-        return made[-1]
-
-    yield make
-    for deployment in made:
-        deployment.clean_up()
-
-
-DATA = {"name": "synthetic", "samples": 300, "features": 6}
-SHARED = {"name": "dirichlet", "clients": 3, "alpha": 1.0}
-RUN = {
-    "name": "drill",
-    "model": {"name": "mlp", "hidden": [4]},
-    "aggregator": {"name": "caac", "t_boot": 1},
-    "rounds": 100_000,  # so that it cannot be over before it is interrupted
-    "evaluate_every": 100_000,
-}
-
-
-def profile_rounds(run, client):
-    """In how many rounds a client's profile has learnt, by the last checkpoint."""
-    state = run.read_checkpoint()["federation"]["rule"]
-    return dict(zip(state["clients"], state["profiles"][:, -1].tolist(), strict=True)).get(client, 0)
-
-
-def took_part(deployment, client, after):
-    """The rounds later than `after` in which a client had a share."""
-    lines = deployment.run.clients()
-    return [
-        line["round"]
-        for line in lines
-        if line["client"] == client and line["round"] > after and line["weight"]
-    ]
 
 
 @pytest.mark.slow
-def test_a_federation_survives_all_that(deploy):
-    fed = deploy(["hospital-a", "hospital-b", "hospital-c"], quorum=1, deadline_seconds=30, retries=20)
-    fed.configure(**RUN)
-    for part, name in enumerate(fed.hospitals):
-        attack = (
-            {"attack": {"name": "sign-flip", "scale": 1e39}} if name == "hospital-c" else {}
-        )  # NaN, infinity
-        fed.hospital(name, dataset=DATA, partition=SHARED, part=part, **attack)
-    fed.serve()
-    for name in fed.hospitals:
-        fed.join(name)
-    fed.wait_for_round(2)
+def test_a_process_that_ended_is_named_with_its_last_words(tmp_path):
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("superlink", [sys.executable, "-c", "raise SystemExit('no such database')"])
+        with pytest.raises(WardroundError, match=r"superlink ended with code 1: no such database"):
+            wait_until(lambda: processes.check())
 
-    # Whoever has no business here is told so in one line.
-    make_node_keys(fed.folder / "strangers", ["stranger"])
-    make_server_certificate(fed.folder / "strangers", ["127.0.0.1"])
-    strange = KeyFiles(fed.folder / "strangers")
-    fed.hospital("unregistered", dataset=DATA, node_key=str(strange.nodes / "stranger"))
-    fed.hospital("wrong-authority", dataset=DATA, root_certificates=str(strange.authority),
-                 node_key=str(fed.keys.nodes / "hospital-a"))  # fmt: skip
-    fed.hospital("plaintext", dataset=DATA, node_key=str(strange.nodes / "stranger"))
-    refused = {
-        "unregistered": (fed.join("unregistered"), "does not know this hospital's key"),
-        "wrong-authority": (fed.join("wrong-authority"), "its certificate is not signed by"),
-        "plaintext": (
-            fed.start("plaintext", "join", "--insecure", "--config", fed.folder / "plaintext.yaml"),
-            "speaks TLS only",
-        ),
-    }
-    for name, (process, words) in refused.items():
-        assert process.wait(PATIENCE) == 2, fed.said(name)
-        assert words in fed.said(name).splitlines()[-1]
-        del fed.started[name]
 
-    # A hospital is killed; the others go on; it comes back and is known.
-    known, killed_after = profile_rounds(fed.run, "hospital-a"), max(fed.rounds())
-    assert known >= 1
-    assert fed.end("hospital-a", signal.SIGKILL) == -signal.SIGKILL
-    wait_for(
-        lambda: not fed.processes(fed.folder / "hospital-a.yaml"), "the killed hospital's trainer to end"
-    )
-    wait_for(lambda: max(fed.rounds()) > killed_after + 1, f"a round without it {fed.said('serve')}")
-    alone = [
-        n for n in fed.rounds() if n > killed_after and n not in took_part(fed, "hospital-a", killed_after)
-    ]
-    assert alone
-    fed.join("hospital-a")
-    back = wait_for(lambda: took_part(fed, "hospital-a", max(alone)), f"its return {fed.said('hospital-a')}")
-    assert set(took_part(fed, "hospital-b", 0)) >= set(alone)
-    wait_for(lambda: profile_rounds(fed.run, "hospital-a") > known, "its profile to go on")
-    assert profile_rounds(fed.run, "hospital-a") <= len(took_part(fed, "hospital-a", 0))
-    assert [e["client"] for e in fed.events() if e["event"] == "joined"].count("hospital-a") == 1, back
+@pytest.fixture
+def bystander():
+    """Start processes that `Processes` knows nothing of, as another test in this process may."""
+    started = []
 
-    # The malicious one has cost its own row and nothing else.
-    lines = [line for line in fed.run.clients() if line["client"] == "hospital-c"]
-    assert not any(line["weight"] for line in lines)
-    assert any(e["event"] == "dropped" and e["client"] == "hospital-c" for e in fed.events())
-    weights = fed.run.read_checkpoint()["federation"]["weights"]
-    assert weights.isfinite().all()
+    def start(command):
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        return started[-1]
 
-    # The server is killed in the middle of a round, with all its processes, and started again.
-    fed.wait_for_round(max(fed.rounds()) + 1)
-    fed.end("serve", signal.SIGKILL)
-    server = fed.runs  # stands in the command lines of its parts alone
-    wait_for(lambda: not fed.processes(server), "the killed server's processes to end")
-    done = max(fed.rounds())
-    fed.serve()
-    fed.wait_for_round(done + 2)
-    assert [e["round"] for e in fed.events() if e["event"] == "run-resumed"] == [done]
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
-    # Ctrl-C stops everything, and the same command goes on.
-    assert fed.end("serve", signal.SIGINT) == 130, fed.said("serve")
-    assert not fed.processes(server)
-    assert "the same command goes on from here" in fed.said("serve")
-    done = max(fed.rounds())
-    fed.serve()
-    fed.wait_for_round(done + 1)
-    assert fed.rounds() == list(range(1, max(fed.rounds()) + 1))
-    for name in ("serve", *fed.hospitals):
-        assert fed.end(name, signal.SIGTERM) == 130, fed.said(name)
-    assert not fed.processes()
-    assert verify(fed.run.path / "audit.jsonl") > 10
+
+def test_stop_ends_only_what_it_started(tmp_path, bystander):
+    sleeping = bystander(SLEEP)
+    failed = bystander([sys.executable, "-c", "raise SystemExit(3)"])
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        child = processes.start("child", SLEEP)
+    assert child.returncode == -signal.SIGTERM
+    assert sleeping.poll() is None
+    assert failed.wait(60) == 3, "its exit code was not collected by somebody else"
+
+
+def test_stop_does_not_wait_for_others_that_ignore_sigterm(tmp_path, bystander):
+    assert bystander(STUBBORN).stdout.readline() == b"ready\n"
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("child", SLEEP)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < module.GRACE_SECONDS
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        child = processes.start("child", STUBBORN)
+        wait_until(lambda: "ready" in processes.log_tail("child"))
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_what_a_child_left_behind_is_ended_and_collected(tmp_path):
+    """The child ends at once, its own child sleeps on."""
+    leave = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("forker", [sys.executable, "-c", leave, *SLEEP, str(tmp_path)]).wait(60)
+        (orphan,) = pids_of(tmp_path)
+    assert not Path(f"/proc/{orphan}").exists()
+
+
+def test_signal_handlers_are_restored(tmp_path):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with Processes(tmp_path, {}):
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_elsewhere_than_on_linux_it_says_so_when_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(WardroundError, match="need Linux; this is darwin"), Processes(tmp_path, {}):
+        raise AssertionError("started")
+    with pytest.raises(WardroundError, match="need Linux"), one_at_a_time(tmp_path, "this federation"):
+        raise AssertionError("locked")

@@ -1,4 +1,4 @@
-"""Rules as strategies of other people's apps: exact where all is well, unstoppable where it is not."""
+"""Rules as strategies of other people's apps: the same results as elsewhere, and no reply stops the run."""
 
 import math
 
@@ -131,10 +131,10 @@ def test_evaluation_is_a_bounded_mean():
     grid = InlineGrid(ClientApp(), 4)
     orders = list(chosen.configure_evaluate(1, record(**START), ConfigRecord(), grid))
     grid.push_messages(orders)
-    told = [{"num-examples": 10, "auroc": 0.8}, {"num-examples": 30, "auroc": 0.4}, {"auroc": 9.0}]
+    reports = [{"num-examples": 10, "auroc": 0.8}, {"num-examples": 30, "auroc": 0.4}, {"auroc": 9.0}]
     replies = [
         Message(RecordDict({"metrics": MetricRecord(t)}), reply_to=o)
-        for t, o in zip(told, orders, strict=False)
+        for t, o in zip(reports, orders, strict=False)
     ]
     replies.append(Message(RecordDict(), reply_to=orders[3]))
     assert chosen.aggregate_evaluate(1, replies)["auroc"] == pytest.approx(0.5)
@@ -157,7 +157,7 @@ def test_state_goes_over_a_restart():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: strategy("kaac"), "did you mean 'caac'"),
         (lambda: strategy("caac", t_bot=1), "did you mean 't_boot'"),
@@ -166,8 +166,8 @@ def test_state_goes_over_a_restart():
         (lambda: strategy("fedavg", fraction_train=2), "between 0 and 1"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_one_line(make, said):
-    with pytest.raises(WardroundError, match=said) as error:
+def test_a_strategy_that_cannot_be_is_one_line(make, message):
+    with pytest.raises(WardroundError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
 

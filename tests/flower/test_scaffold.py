@@ -38,10 +38,10 @@ def test_what_is_there_is_left_alone(tmp_path):
 
 def test_a_configuration_of_ones_own_is_checked_first(tmp_path):
     (tmp_path / "fed.yaml").write_text("rounds: many\n")
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["flower", "init", str(tmp_path / "app"), "--config", str(tmp_path / "fed.yaml")]
     )
-    assert isinstance(told.exception, ConfigError)
+    assert isinstance(result.exception, ConfigError)
     assert not (tmp_path / "app").exists()
 
 
@@ -59,8 +59,10 @@ def test_flwr_run_runs_it(tmp_path):
     with Processes(tmp_path, environment) as processes:
         processes.start("superlink", [*superlink, "--port", str(port)])
         wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"), processes)
-        told = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-        assert told.returncode == 0, told.stdout + told.stderr
+        result = subprocess.run(
+            run, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
         done = wait_until(lambda: list((folder / "runs").glob("*/summary.json")), processes)
         summary = RunFolder(done[0].parent).summary()
     assert summary["status"] == "finished"
@@ -77,8 +79,8 @@ def answers(address):
 
 def wait_until(condition, processes):
     deadline = time.monotonic() + 400
-    while not (found := condition()):
+    while not (result := condition()):
         processes.check()
         assert time.monotonic() < deadline, processes.log_tail("superlink")
         time.sleep(0.5)
-    return found
+    return result

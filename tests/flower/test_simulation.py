@@ -32,9 +32,9 @@ def test_ten_rounds_through_ray_are_those_of_the_in_process_engine(tmp_path):
     assert there.summary()["status"] == "finished"
     for one, other in zip(here.rounds(), there.rounds(), strict=True):
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-4)
-    told = ("round", "client", "byzantine", "num_samples", "flag", "dropped")
-    assert [[line[key] for key in told] for line in here.clients()] == [
-        [line[key] for key in told] for line in there.clients()
+    keys = ("round", "client", "byzantine", "num_samples", "flag", "dropped")
+    assert [[line[key] for key in keys] for line in here.clients()] == [
+        [line[key] for key in keys] for line in there.clients()
     ]
 
 

@@ -1,13 +1,8 @@
 """`serve` and `join` before anything is started: what is asked for, what is refused, what is printed."""
 
-import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,10 +11,9 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 from wardround.cli.main import app
-from wardround.errors import ConfigError, WardroundError
+from wardround.errors import ConfigError
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.hospital.join import Joiner
-from wardround.flower.processes import Processes, one_at_a_time
 from wardround.flower.server.serve import Server
 
 DATA = {"name": "synthetic", "samples": 100, "features": 4}
@@ -41,10 +35,10 @@ def fed(tmp_path, keys):
             "root_certificates": str(keys.authority),
             "node_keys": str(keys.nodes),
         }
-        told = {"clients": 2, **tls, **federation}
-        kept = {key: value for key, value in told.items() if value is not None}
+        section = {"clients": 2, **tls, **federation}
+        section = {key: value for key, value in section.items() if value is not None}
         path = tmp_path / "fed.yaml"
-        path.write_text(yaml.safe_dump({"aggregator": {"name": "fedavg"}, "federation": kept}))
+        path.write_text(yaml.safe_dump({"aggregator": {"name": "fedavg"}, "federation": section}))
         return path
 
     return write
@@ -54,9 +48,9 @@ def fed(tmp_path, keys):
 def hospital(tmp_path, keys):
     def write(**values):
         own = {"root_certificates": str(keys.authority), "node_key": str(keys.nodes / "hospital-a")}
-        told = {"name": "hospital-a", "dataset": DATA, **own, **values}
+        values = {"name": "hospital-a", "dataset": DATA, **own, **values}
         path = tmp_path / "hospital.yaml"
-        path.write_text(yaml.safe_dump({key: value for key, value in told.items() if value is not None}))
+        path.write_text(yaml.safe_dump({key: value for key, value in values.items() if value is not None}))
         return path
 
     return write
@@ -103,14 +97,12 @@ def test_a_private_key_that_others_can_read(hospital, keys):
 
 @pytest.mark.slow
 def test_mistakes_on_the_command_line_are_one_line(tmp_path):
-    program = str(Path(sys.executable).parent / "wardround")
     wrong = tmp_path / "nowhere.yaml"
-    told = subprocess.run(
-        [program, "serve", "--config", str(wrong)], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"wardround: {wrong}")
-    assert len(told.stderr.splitlines()) == 1
+    command = [sys.executable, "-m", "wardround", "serve", "--config", str(wrong)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"wardround: {wrong}")
+    assert len(result.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -141,14 +133,14 @@ def test_printed_commands_are_a_shell_script(fed, hospital, tmp_path):
         ["serve", "--config", str(fed()), "--out", str(tmp_path / "runs"), "--print"],
         ["join", "--config", str(hospital()), "--print"],
     ):
-        told = CliRunner().invoke(app, arguments)
-        assert told.exit_code == 0, told.output
-        subprocess.run(["bash", "-n"], input=told.stdout, text=True, check=True)
-        assert "export FLWR_TELEMETRY_ENABLED=0" in told.stdout
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        subprocess.run(["bash", "-n"], input=result.stdout, text=True, check=True)
+        assert "export FLWR_TELEMETRY_ENABLED=0" in result.stdout
     assert not (tmp_path / "runs").exists()
 
 
-def test_insecure_is_said_aloud(fed, hospital, tmp_path):
+def test_insecure_is_announced(fed, hospital, tmp_path):
     assert "--insecure" in Server.load(
         fed(certificate=None, node_keys=None), tmp_path / "runs", True
     ).superlink(1)
@@ -157,83 +149,7 @@ def test_insecure_is_said_aloud(fed, hospital, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         path = fed(port=taken.getsockname()[1])
-        told = CliRunner().invoke(
+        result = CliRunner().invoke(
             app, ["serve", "--config", str(path), "--out", str(tmp_path / "runs"), "--insecure"]
         )
-    assert "INSECURE" in told.stderr
-
-
-def test_one_at_a_time(tmp_path):
-    with (
-        one_at_a_time(tmp_path / "state", "this federation"),
-        pytest.raises(WardroundError, match="this federation is running already"),
-        one_at_a_time(tmp_path / "state", "this federation"),
-    ):
-        raise AssertionError("two at a time")
-
-
-PARENT = """
-import subprocess, sys, time
-from pathlib import Path
-from wardround.flower.processes import Processes
-
-folder = Path(sys.argv[1])
-child = [sys.executable, "-c", "import time; time.sleep(600)", str(folder)]
-detached = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(600)"
-with Processes(folder, {}) as processes:
-    processes.start("child", child)
-    processes.start("forker", [sys.executable, "-c", detached, *child])
-    time.sleep(600)
-"""
-
-
-def mine(folder):
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(str(folder)) in command:
-            found.append(int(pid))
-    return found
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_its_parent(tmp_path, number):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)],
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # also in the background
-    )
-    try:
-        wait_until(lambda: len(mine(tmp_path)) == 4)  # parent, child, forker, the forker's detached child
-        parent.send_signal(number)
-        parent.wait(120)
-        if (
-            number == signal.SIGKILL
-        ):  # the kernel ends its children, and the orphan reaper what these had started
-            wait_until(lambda: not mine(tmp_path))
-        else:
-            assert mine(tmp_path) == []
-    finally:
-        parent.kill()
-        parent.wait()
-        for pid in mine(tmp_path):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_process_that_ended_is_named_with_its_last_words(tmp_path):
-    with Processes(tmp_path, dict(os.environ)) as processes:
-        processes.start("superlink", [sys.executable, "-c", "raise SystemExit('no such database')"])
-        with pytest.raises(WardroundError, match=r"superlink ended with code 1: no such database"):
-            wait_until(lambda: processes.check())
+    assert "INSECURE" in result.stderr

@@ -1,7 +1,9 @@
-"""A hospital's lock: its update leaves encrypted, under keys it was given by the steward, never by the server.
+"""Encrypts a hospital's update before it leaves, under keys from the steward, never from the server.
 
-The server's word is not taken for what protects a hospital from the server: the mode is the one the hospital's key is
-for, the public keys lie beside it, and a pad is used once (two updates under one pad could be subtracted).
+The mode is the one the hospital's key is for, the public keys lie beside it, and a pad is used once per session and
+round (two updates under one pad could be subtracted). This protects an update from a server that follows the
+protocol but looks at all it receives. It does not protect it from a server that sends dishonest orders: the session,
+the round, the work and the learning rate all come from the server (docs/privacy.md).
 """
 
 from __future__ import annotations

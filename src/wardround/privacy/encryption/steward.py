@@ -1,6 +1,6 @@
 """The key steward: holds the secret key, opens sums and scalars by a policy, logs every opening.
 
-It never takes the server's word for what it opens:
+It checks what it opens instead of relying on the server:
 
 * a *padded sum* (`open_padded_sum`) is summed by the server; the steward sees that sum only. Each client added a
   pad that only it and the steward know; the steward takes off the pads of the clients and weights the server
@@ -13,8 +13,10 @@ It never takes the server's word for what it opens:
 A steward does the one or the other, for as long as its keys live: a server that held unpadded ciphertexts could scale
 one until it stands out above the pads that a padded opening takes off.
 
-So refusals by cohort and weight hold against a server that lies. They do not hold against a server that also
-owns the rest of a cohort: whoever knows all other updates can subtract them.
+All this protects single updates from an honest-but-curious server: one that follows the protocol and looks at all
+it receives. It does not protect them from a dishonest one. A server that orders a tiny learning rate recovers the
+CKKS key from what is opened; one that asks in several sessions, or orders different work from different clients, can
+subtract sums from each other; one that knows all other updates of a cohort can subtract those (docs/privacy.md).
 """
 
 from __future__ import annotations

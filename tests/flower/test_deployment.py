@@ -1,0 +1,300 @@
+"""A federation of real processes on loopback survives kills, attacks, interrupts and intruders."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("flwr")
+
+from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
+from wardround.runs.audit import verify
+from wardround.runs.folder import RunFolder
+
+PATIENCE = 240.0
+"""Seconds for anything to happen, on a machine that has other things to do."""
+
+
+def free_ports(count):
+    """Ports that nobody uses just now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in sockets]
+    finally:
+        for probe in sockets:
+            probe.close()
+
+
+def wait_for(condition, what, patience=PATIENCE, also=lambda: None):
+    """Wait until `condition()` is true and return its value."""
+    deadline = time.monotonic() + patience
+    while not (result := condition()):
+        also()
+        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
+        time.sleep(0.1)
+    return result
+
+
+def restore_interrupts():
+    """React to Ctrl-C: a shell that runs the tests in the background makes all their children ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Deployment:
+    """A server and hospitals in a folder. Everything they start has the folder's name in its command line."""
+
+    def __init__(self, folder, names, insecure=False, **federation):
+        self.folder, self.insecure, self.started = folder, insecure, {}
+        self.port, *self.node_ports = free_ports(len(names) + 1)
+        self.keys = KeyFiles(folder / "keys")
+        if not insecure:
+            make_server_certificate(self.keys.folder, ["127.0.0.1"])
+            make_node_keys(self.keys.folder, names)
+        tls = {
+            "certificate": str(self.keys.server),
+            "certificate_key": str(self.keys.server_key),
+            "root_certificates": str(self.keys.authority),
+            "node_keys": str(self.keys.nodes),
+        }
+        self.federation = {
+            "clients": len(names), "port": self.port, "poll_seconds": 0.2, **({} if insecure else tls), **federation,
+        }  # fmt: skip
+        self.hospitals = dict(zip(names, self.node_ports, strict=True))
+
+    def write(self, name, values):
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    def configure(self, **run):
+        return self.write("fed.yaml", {**run, "federation": self.federation})
+
+    def hospital(self, name, **values):
+        own = {} if self.insecure else {
+            "root_certificates": str(self.keys.authority), "node_key": str(self.keys.nodes / name),
+        }  # fmt: skip
+        port = self.hospitals[name] if name in self.hospitals else free_ports(1)[0]
+        values = {"name": name, "superlink": f"127.0.0.1:{self.port}", "runtime_port": port, **own, **values}
+        return self.write(f"{name}.yaml", values)
+
+    def start(self, name, *arguments):
+        """Start a wardround command; its output goes to a file."""
+        command = [sys.executable, "-m", "wardround", *map(str, arguments)]
+        environment = {**os.environ, "WARDROUND_POLL_SECONDS": "0.3"}
+        with open(self.folder / f"{name}.out", "ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+                cwd=self.folder,
+                preexec_fn=restore_interrupts,
+            )
+        self.started[name] = process
+        return process
+
+    def serve(self):
+        more = ["--insecure"] if self.insecure else []
+        return self.start("serve", "serve", "--config", self.folder / "fed.yaml", "--out", self.runs, *more)
+
+    def join(self, name):
+        more = ["--insecure"] if self.insecure else []
+        return self.start(name, "join", "--config", self.folder / f"{name}.yaml", *more)
+
+    @property
+    def runs(self):
+        return self.folder / "runs"
+
+    @property
+    def run(self):
+        folders = [path.parent for path in self.runs.glob("*/config.yaml")]
+        return RunFolder(folders[0]) if folders else None
+
+    def rounds(self):
+        return [] if self.run is None else [line["round"] for line in self.run.rounds()]
+
+    def events(self):
+        path = self.run.path / "audit.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def wait_for_round(self, number):
+        def healthy():
+            for name, process in self.started.items():
+                assert process.poll() is None, f"{name} ended:\n{self.output(name)}"
+
+        wait_for(
+            lambda: max(self.rounds(), default=0) >= number,
+            f"round {number}\n{self.output('serve')}",
+            also=healthy,
+        )
+
+    def output(self, name):
+        path = self.folder / f"{name}.out"
+        return path.read_text() if path.exists() else ""
+
+    def processes(self, mark=None):
+        """Return all processes with this folder (or the mark) in their command line."""
+        wanted, pids = os.fsencode(str(mark or self.folder)), []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    command = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if wanted in command:
+                    pids.append(int(entry.name))
+        return pids
+
+    def end(self, name, number):
+        """Send a signal to one of our commands, wait for its end and return its exit code."""
+        process = self.started.pop(name)
+        process.send_signal(number)
+        return process.wait(PATIENCE)
+
+    def clean_up(self):
+        for process in self.started.values():
+            process.kill()
+        for process in self.started.values():
+            process.wait()
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def deploy(tmp_path):
+    made = []
+
+    def make(names, **options):
+        made.append(Deployment(tmp_path, names, **options))
+        return made[-1]
+
+    yield make
+    for deployment in made:
+        deployment.clean_up()
+
+
+DATA = {"name": "synthetic", "samples": 300, "features": 6}
+SHARED = {"name": "dirichlet", "clients": 3, "alpha": 1.0}
+RUN = {
+    "name": "drill",
+    "model": {"name": "mlp", "hidden": [4]},
+    "aggregator": {"name": "caac", "t_boot": 1},
+    "rounds": 100_000,  # so that it cannot be over before it is interrupted
+    "evaluate_every": 100_000,
+}
+
+
+def profile_rounds(run, client):
+    """Return in how many rounds a client's profile was updated, according to the last checkpoint."""
+    state = run.read_checkpoint()["federation"]["rule"]
+    return dict(zip(state["clients"], state["profiles"][:, -1].tolist(), strict=True)).get(client, 0)
+
+
+def took_part(deployment, client, after):
+    """Return the rounds later than `after` in which a client had a weight."""
+    lines = deployment.run.clients()
+    return [
+        line["round"]
+        for line in lines
+        if line["client"] == client and line["round"] > after and line["weight"]
+    ]
+
+
+@pytest.mark.slow
+def test_a_federation_survives_kills_attacks_and_intruders(deploy):
+    fed = deploy(["hospital-a", "hospital-b", "hospital-c"], quorum=1, deadline_seconds=30, retries=20)
+    fed.configure(**RUN)
+    for part, name in enumerate(fed.hospitals):
+        attack = (
+            {"attack": {"name": "sign-flip", "scale": 1e39}} if name == "hospital-c" else {}
+        )  # NaN, infinity
+        fed.hospital(name, dataset=DATA, partition=SHARED, part=part, **attack)
+    fed.serve()
+    for name in fed.hospitals:
+        fed.join(name)
+    fed.wait_for_round(2)
+
+    # Intruders are refused with one line.
+    make_node_keys(fed.folder / "intruders", ["intruder"])
+    make_server_certificate(fed.folder / "intruders", ["127.0.0.1"])
+    intruders = KeyFiles(fed.folder / "intruders")
+    fed.hospital("unregistered", dataset=DATA, node_key=str(intruders.nodes / "intruder"))
+    fed.hospital("wrong-authority", dataset=DATA, root_certificates=str(intruders.authority),
+                 node_key=str(fed.keys.nodes / "hospital-a"))  # fmt: skip
+    fed.hospital("plaintext", dataset=DATA, node_key=str(intruders.nodes / "intruder"))
+    refused = {
+        "unregistered": (fed.join("unregistered"), "does not know this hospital's key"),
+        "wrong-authority": (fed.join("wrong-authority"), "its certificate is not signed by"),
+        "plaintext": (
+            fed.start("plaintext", "join", "--insecure", "--config", fed.folder / "plaintext.yaml"),
+            "speaks TLS only",
+        ),
+    }
+    for name, (process, words) in refused.items():
+        assert process.wait(PATIENCE) == 2, fed.output(name)
+        assert words in fed.output(name).splitlines()[-1]
+        del fed.started[name]
+
+    # A hospital is killed; the others continue; it comes back and is recognised.
+    known, killed_after = profile_rounds(fed.run, "hospital-a"), max(fed.rounds())
+    assert known >= 1
+    assert fed.end("hospital-a", signal.SIGKILL) == -signal.SIGKILL
+    wait_for(
+        lambda: not fed.processes(fed.folder / "hospital-a.yaml"), "the killed hospital's trainer to end"
+    )
+    wait_for(lambda: max(fed.rounds()) > killed_after + 1, f"a round without it {fed.output('serve')}")
+    alone = [
+        n for n in fed.rounds() if n > killed_after and n not in took_part(fed, "hospital-a", killed_after)
+    ]
+    assert alone
+    fed.join("hospital-a")
+    back = wait_for(
+        lambda: took_part(fed, "hospital-a", max(alone)), f"its return {fed.output('hospital-a')}"
+    )
+    assert set(took_part(fed, "hospital-b", 0)) >= set(alone)
+    wait_for(lambda: profile_rounds(fed.run, "hospital-a") > known, "its profile to be updated")
+    assert profile_rounds(fed.run, "hospital-a") <= len(took_part(fed, "hospital-a", 0))
+    assert [e["client"] for e in fed.events() if e["event"] == "joined"].count("hospital-a") == 1, back
+
+    # The malicious one has cost its own row and nothing else.
+    lines = [line for line in fed.run.clients() if line["client"] == "hospital-c"]
+    assert not any(line["weight"] for line in lines)
+    assert any(e["event"] == "dropped" and e["client"] == "hospital-c" for e in fed.events())
+    weights = fed.run.read_checkpoint()["federation"]["weights"]
+    assert weights.isfinite().all()
+
+    # The server is killed in the middle of a round, with all its processes, and started again.
+    fed.wait_for_round(max(fed.rounds()) + 1)
+    fed.end("serve", signal.SIGKILL)
+    server = fed.runs  # stands in the command lines of its parts alone
+    wait_for(lambda: not fed.processes(server), "the killed server's processes to end")
+    done = max(fed.rounds())
+    fed.serve()
+    fed.wait_for_round(done + 2)
+    assert [e["round"] for e in fed.events() if e["event"] == "run-resumed"] == [done]
+
+    # Ctrl-C stops everything, and the same command resumes.
+    assert fed.end("serve", signal.SIGINT) == 130, fed.output("serve")
+    assert not fed.processes(server)
+    assert "the same command goes on from here" in fed.output("serve")
+    done = max(fed.rounds())
+    fed.serve()
+    fed.wait_for_round(done + 1)
+    assert fed.rounds() == list(range(1, max(fed.rounds()) + 1))
+    for name in ("serve", *fed.hospitals):
+        assert fed.end(name, signal.SIGTERM) == 130, fed.output(name)
+    assert not fed.processes()
+    assert verify(fed.run.path / "audit.jsonl") > 10
