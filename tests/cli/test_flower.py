@@ -35,6 +35,15 @@ def test_quarantine_release_and_verify(run):
     assert first["head"] not in output
 
 
+@pytest.mark.parametrize("command", ["quarantine", "release"])
+def test_a_finished_run_is_refused(run, command):
+    RunFolder(run).write_summary({"status": "finished"})
+    result = call(command, run, "hospital-a", "--reason", "too late")
+    assert isinstance(result.exception, ConfigError)
+    assert "this run is finished" in str(result.exception)
+    assert not (run / "audit.jsonl").exists()
+
+
 def test_an_edited_log_is_detected(run):
     call("quarantine", run, "hospital-a", "--reason", "broken")
     path = run / "audit.jsonl"

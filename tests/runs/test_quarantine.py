@@ -60,6 +60,23 @@ def test_a_folder_that_is_no_run(tmp_path):
         quarantine(tmp_path / "nowhere", "hospital-00", "why")
 
 
+@pytest.mark.parametrize("act", [quarantine, release])
+def test_a_finished_run_is_refused(run, act):
+    quarantine(run, "hospital-00", "first")
+    RunFolder(run).write_summary({"status": "finished"})
+    with pytest.raises(ConfigError, match="this run is finished"):
+        act(run, "hospital-00", "too late")
+    assert quarantined(run) == {"hospital-00": "first"}
+    assert len(events(run)) == 1
+
+
+@pytest.mark.parametrize("status", ["stopped", "failed"])
+def test_a_run_that_can_be_resumed_is_not_refused(run, status):
+    RunFolder(run).write_summary({"status": status})
+    quarantine(run, "hospital-00", "before it is resumed")
+    assert "hospital-00" in quarantined(run)
+
+
 def test_before_the_first_round_any_name_will_do(tmp_path):
     RunFolder(tmp_path).write_config({"name": "fed"})
     quarantine(tmp_path, "hospital-09", "not yet audited")

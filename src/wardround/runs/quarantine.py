@@ -67,6 +67,7 @@ def _locked(folder: Path, reason: str) -> Iterator[dict[str, str]]:
     if not reason.strip():
         raise ConfigError("--reason: say why; it goes into the audit log")
     RunFolder(folder).config()  # or it is no run
+    _check_not_finished(folder)
     try:
         handle = open(Path(folder) / ".quarantine.lock", "a")  # noqa: SIM115 - closed below, held meanwhile
     except OSError as error:
@@ -74,6 +75,15 @@ def _locked(folder: Path, reason: str) -> Iterator[dict[str, str]]:
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield quarantined(folder)
+
+
+def _check_not_finished(folder: Path) -> None:
+    """A stopped or failed run can be resumed and then obeys; a finished one has no next round."""
+    summary = RunFolder(folder).summary()
+    if summary is not None and summary["status"] == "finished":
+        raise ConfigError(
+            f"{folder}: this run is finished; quarantine and release act from the next round on, and it has none"
+        )
 
 
 def _check_known(folder: Path, client: str) -> None:
