@@ -1,6 +1,6 @@
 """Speed and memory of every aggregation rule, beside ByzFL and Flower: `python benchmarks/bench_rules.py`.
 
-`× floor` is the time of a rule, guard included, as a multiple of a plain weighted mean (one matrix–vector
+`× floor` is the time of a rule, the check of the rows included, as a multiple of a plain weighted mean (a matrix–vector
 product: as fast as the memory can be read), measured beside it in the same run. The peers run in an environment
 of their own under `.bench/`, made on first use.
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from wardround.updates import Layout, Updates, guard, row_squared_norms
+from wardround.updates import Layout, Updates, drop_malformed, row_squared_norms
 
 
 def test_numpy_is_taken_without_a_copy_and_torch_too():
@@ -52,7 +52,7 @@ def test_guard_keeps_what_is_well_formed_in_order():
         torch.ones(4) * 2,
     ]
     sent = Updates(rows, num_samples=[1, 2, 3, 4, -1], metrics={"loss": [1.0, 2, 3, 4, 5]})
-    kept = guard(sent)
+    kept = drop_malformed(sent)
     assert kept.rows.tolist() == [0, 3]
     assert kept.dropped == {
         "client-01": "not finite",
@@ -67,20 +67,20 @@ def test_guard_keeps_what_is_well_formed_in_order():
 
 def test_the_right_length_is_the_layouts_or_the_models_and_not_the_majoritys():
     short = [torch.ones(3), torch.ones(3), torch.ones(4)]
-    assert list(guard(Updates(short)).dropped) == ["client-02"]
-    assert list(guard(Updates(short), 4).dropped) == ["client-00", "client-01"]
+    assert list(drop_malformed(Updates(short)).dropped) == ["client-02"]
+    assert list(drop_malformed(Updates(short), 4).dropped) == ["client-00", "client-01"]
     layout = Layout(("w",), ((2, 2),))
-    assert list(guard(Updates(short, layout=layout)).dropped) == ["client-00", "client-01"]
+    assert list(drop_malformed(Updates(short, layout=layout)).dropped) == ["client-00", "client-01"]
 
 
 def test_nobody_well_formed_leaves_an_empty_matrix_of_the_right_width():
-    kept = guard(Updates([torch.ones(3), torch.ones(2)]), 5)
+    kept = drop_malformed(Updates([torch.ones(3), torch.ones(2)]), 5)
     assert kept.updates.matrix.shape == (0, 5)
     assert len(kept.dropped) == 2
 
 
 def test_a_norm_beyond_float64_counts_as_not_finite():
-    assert guard(Updates(torch.full((1, 4), 1e200, dtype=torch.float64))).dropped == {
+    assert drop_malformed(Updates(torch.full((1, 4), 1e200, dtype=torch.float64))).dropped == {
         "client-00": "not finite"
     }
 
@@ -102,7 +102,7 @@ def test_guard_measures_each_row_once():
 
     matrix = torch.ones(4, 8)
     matrix[2] = torch.nan
-    kept = guard(Updates(matrix), measure=measure)
+    kept = drop_malformed(Updates(matrix), measure=measure)
     assert kept.updates.squared_norms.tolist() == pytest.approx([8, 8, 8])
     assert calls == [4]
 

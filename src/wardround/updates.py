@@ -1,4 +1,4 @@
-"""The data that flows: what clients sent, what a rule made of it, and the guard between the two."""
+"""The data that flows: what clients sent, what a rule made of it, and dropping what is malformed in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Aggregation", "Guarded", "Layout", "Updates", "guard", "row_squared_norms"]
+__all__ = ["Aggregation", "Layout", "Updates", "WellFormed", "drop_malformed", "row_squared_norms"]
 
 PARAMETER, BATCH_NORM = "parameter", "batch-norm"
 
@@ -94,7 +94,7 @@ class Updates:
     """What the clients of one round sent. Row i of `matrix` is client i's update, untrusted like the rest.
 
     The matrix may be a torch tensor or a numpy array (taken without a copy), or a list of vectors, which
-    may then differ in length: the guard drops those that do not fit.
+    may then differ in length: `drop_malformed` drops those that do not fit.
 
     >>> updates = Updates(np.eye(3, dtype="float32"), num_samples=[10, 20, 30])
     >>> updates.clients
@@ -135,7 +135,7 @@ class Updates:
 
     @cached_property
     def squared_norms(self) -> Tensor:
-        """‖U_i‖² in float64, on the CPU: computed once (the guard needs them anyway), shared by all who ask."""
+        """‖U_i‖² in float64, on the CPU: computed once (`drop_malformed` needs them anyway), shared by all who ask."""
         return row_squared_norms(self.matrix).cpu()
 
     @property
@@ -177,9 +177,9 @@ class Aggregation:
     flags: Tensor | None = None
     """The verdict per client; None where the rule gives none. A dropped client counts as flagged."""
     columns: dict[str, Tensor] = field(default_factory=dict)
-    """The rule's own diagnostics, a value a client (NaN for a dropped one)."""
+    """The rule's own diagnostics, one value per client (NaN for a dropped one)."""
     dropped: dict[str, str] = field(default_factory=dict)
-    """Client → why the guard refused its update."""
+    """Client → why its update was dropped."""
     skipped: str | None = None
     """Why the round had to be skipped (`delta` is then zero), None where all went well."""
 
@@ -229,28 +229,35 @@ class Aggregation:
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """The updates that are fit for a rule, their rows among all, and why the others are not."""
+class WellFormed:
+    """The updates that are fit for a rule."""
 
     updates: Updates
     rows: Tensor
+    """Their rows among all that were sent."""
     dropped: dict[str, str]
+    """Client → why its update is not among them."""
 
 
-def guard(
+def drop_malformed(
     updates: Updates,
     dimension: int | None = None,
     measure: Callable[[Tensor], Tensor] | None = None,
-) -> Guarded:
+) -> WellFormed:
     """Drop every row that is not finite, has the wrong length or an impossible sample count.
 
     A row whose norm is beyond float64 counts as not finite: no rule could do anything with it.
 
-    The right length is `dimension`, or the layout's, or else the one most clients sent. `measure` gives the
-    rows' squared norms where there is a faster way than `row_squared_norms`.
+    Args:
+        updates: What N clients sent.
+        dimension: The right length; None: the layout's, or else the one most clients sent.
+        measure: N × D rows → N squared norms, where there is a faster way than `row_squared_norms`.
+
+    Returns:
+        The well-formed updates, their places among the N, and the reasons of the others.
 
     >>> sent = Updates([torch.ones(3), torch.tensor([1.0, torch.nan, 0.0]), torch.ones(2), torch.zeros(3)])
-    >>> guard(sent).dropped
+    >>> drop_malformed(sent).dropped
     {'client-01': 'not finite', 'client-02': 'length 2 instead of 3'}
     """
     if dimension is None and updates.layout is not None:
@@ -274,17 +281,22 @@ def guard(
     if not kept:
         fit = replace(fit, matrix=torch.empty(0, dimension))
     if measure is not None and "squared_norms" not in fit.__dict__:
-        fit.__dict__["squared_norms"] = measure(fit.matrix)
+        _remember_norms(fit, measure(fit.matrix))
     finite = torch.isfinite(fit.squared_norms)
     if not bool(finite.all()):
         dropped |= {fit.clients[i]: "not finite" for i in (~finite).nonzero().flatten().tolist()}
         fine = finite.nonzero().flatten().tolist()
         norms = fit.squared_norms[finite]
         fit, kept = fit.select(fine), [kept[i] for i in fine]
-        fit.__dict__["squared_norms"] = norms  # what has been measured need not be measured again
+        _remember_norms(fit, norms)  # what has been measured need not be measured again
     order = {client: place for place, client in enumerate(updates.clients)}
     dropped = dict(sorted(dropped.items(), key=lambda item: order[item[0]]))
-    return Guarded(fit, torch.tensor(kept, dtype=torch.long), dropped)
+    return WellFormed(fit, torch.tensor(kept, dtype=torch.long), dropped)
+
+
+def _remember_norms(updates: Updates, squared_norms: Tensor) -> None:
+    """Save `updates.squared_norms` the measuring; it is a cached property of a frozen object."""
+    object.__setattr__(updates, "squared_norms", squared_norms)
 
 
 def row_squared_norms(matrix: Tensor, chunk: int = 16_384) -> Tensor:

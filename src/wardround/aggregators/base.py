@@ -1,7 +1,7 @@
-"""The contract of a rule: state + updates → state + result. One rule a file, registered by name.
+"""The contract of a rule: state + updates → state + result. One rule per file, registered by name.
 
-A rule sees only rows that passed the guard; dropping malformed rows, skipping a round that has too few
-left, and spreading the result over all clients again happens here, once, for all rules.
+A rule sees only well-formed rows; dropping malformed ones, skipping a round that has too few left, and
+spreading the result over all clients again happens here, once, for all rules.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators._math.kernels import weighted_sum
-from wardround.aggregators._math.survey import Survey, Wanted
+from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.errors import ContractError, ParameterError, TooFewClients
 from wardround.registry import Configurable, Parameters, Registry, source_of
-from wardround.updates import Aggregation, Updates, guard
+from wardround.updates import Aggregation, Updates, drop_malformed
 
 __all__ = [
     "Aggregator",
@@ -28,12 +28,12 @@ __all__ = [
     "ByzantineBound",
     "ClientPolicy",
     "Context",
+    "MeasurementPlan",
+    "Measurements",
     "Parameters",
     "ScalarRule",
     "Sees",
     "ServerSide",
-    "Survey",
-    "Wanted",
     "register",
     "registry",
     "sample_weights",
@@ -131,8 +131,8 @@ class Context:
     global_weights: Tensor | None = None
     root_update: Tensor | None = None
     server: ServerSide | None = None
-    survey: Survey = field(default_factory=Survey)
-    """What the guard's read of the matrix has measured for the rule."""
+    measurements: Measurements = field(default_factory=Measurements)
+    """What was measured of the rows for the rule, as `plan_measurements` asked."""
 
 
 class Aggregator(Configurable, ABC):
@@ -161,9 +161,9 @@ class Aggregator(Configurable, ABC):
         """What the rule asks of local training."""
         return ClientPolicy()
 
-    def wanted(self, context: Context) -> Wanted:
-        """What `combine` will ask of `context.survey`: declared here, it is measured in the guard's read."""
-        return Wanted()
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        """What `combine` will ask of `context.measurements`: planned, it costs no second read of the matrix."""
+        return MeasurementPlan()
 
     @abstractmethod
     def combine(self, updates: Updates, context: Context) -> Aggregation:
@@ -198,7 +198,7 @@ class Aggregator(Configurable, ABC):
         root_update: Tensor | None = None,
         server: ServerSide | None = None,
     ) -> Aggregation:
-        """Guard, combine, and give every client its line again. Does not change `updates`."""
+        """Drop malformed rows, combine the others, and give every client its line again. Does not change `updates`."""
         self.check(len(updates))
         for needed, name, value in (
             (self.needs_global_weights, "global_weights", global_weights),
@@ -210,12 +210,12 @@ class Aggregator(Configurable, ABC):
         global_weights, root_update = _vector(global_weights), _vector(root_update)
         dimension = None if global_weights is None else len(global_weights)
         context = Context(round, len(updates), global_weights, root_update, server)
-        survey = Survey(self.wanted(context))
-        guarded = guard(updates, dimension, survey.squared_norms)
-        kept = guarded.updates
-        context = replace(context, survey=survey.of(kept))
-        if guarded.dropped:
-            self.on_dropped(guarded.dropped)
+        measurements = Measurements(self.plan_measurements(context))
+        well_formed = drop_malformed(updates, dimension, measurements.read)
+        kept = well_formed.updates
+        context = replace(context, measurements=measurements.of(kept))
+        if well_formed.dropped:
+            self.on_dropped(well_formed.dropped)
         if len(kept) < max(1, self.minimum_clients(len(updates))):
             result = Aggregation(
                 torch.zeros(kept.dimension, dtype=kept.matrix.dtype),
@@ -225,8 +225,8 @@ class Aggregator(Configurable, ABC):
             )
         else:
             result = self._checked(self.combine(kept, context), kept)
-        result = result.spread(guarded.rows, len(updates))
-        result.dropped = guarded.dropped
+        result = result.spread(well_formed.rows, len(updates))
+        result.dropped = well_formed.dropped
         return result
 
     def _checked(self, result: Aggregation, updates: Updates) -> Aggregation:
@@ -341,12 +341,12 @@ class ScalarRule(Aggregator):
     def coefficients(self, result: Aggregation) -> Tensor:
         """N factors, from a result of `weigh`: the aggregate is the sum of factor times row."""
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(dots_with=self.last)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(dots_with=self.last)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         norms = updates.norms
-        cosines = torch.ones_like(norms) if self.last is None else context.survey.cosines(otherwise=1.0)
+        cosines = torch.ones_like(norms) if self.last is None else context.measurements.cosines(otherwise=1.0)
         if self.blur is not None:
             norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
         result = self.weigh(updates, norms, cosines)

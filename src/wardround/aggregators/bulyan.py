@@ -6,7 +6,7 @@ import torch
 
 from wardround.aggregators._math.neighbours import krum_scores, repeated_krum
 from wardround.aggregators._math.order_statistics import mean_nearest_median
-from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
+from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -32,12 +32,12 @@ class Bulyan(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 4, 3
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
-        squared = context.survey.squared_distances
+        squared = context.measurements.squared_distances
         chosen = sorted(repeated_krum(squared, f, len(updates) - 2 * f))
         selected = torch.zeros(len(updates), dtype=torch.float64)
         selected[chosen] = 1

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators._math.kernels import centred_gram, weighted_sum
-from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
+from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, Parameters, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -44,14 +44,14 @@ class CenteredClipping(Aggregator):
         super().__init__(params)
         self.last: Tensor | None = None
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=self.last is not None, centre=self.last)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=self.last is not None, centre=self.last)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         quantile = self.params.tau_quantile
         tau = self.params.tau if quantile is None else updates.norms.quantile(quantile).item()
         start = updates.matrix.new_zeros(updates.dimension) if self.last is None else self.last
-        geometry = centred_gram(updates, start) if self.last is None else context.survey.geometry
+        geometry = centred_gram(updates, start) if self.last is None else context.measurements.geometry
         n = len(updates)
         steps = torch.zeros(n, dtype=torch.float64)  # v = start + Σ steps_i (U_i − start)
         for _ in range(self.params.iterations):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wardround.aggregators._math.copod import copod_scores
 from wardround.aggregators._math.kernels import CentredGram, weighted_sum
-from wardround.aggregators.base import Aggregator, Context, Wanted, register
+from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -34,12 +34,12 @@ class Dos(Aggregator):
 
     needs_global_weights = True
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True, anchor=context.global_weights)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True, anchor=context.global_weights)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        squared = context.survey.squared_distances
-        cosine = _cosine_distances(squared, context.survey.geometry)
+        squared = context.measurements.squared_distances
+        cosine = _cosine_distances(squared, context.measurements.geometry)
         scores = (_copod(squared.sqrt()) + _copod(cosine)) / 2
         weights = torch.softmax(-scores, 0)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=scores)

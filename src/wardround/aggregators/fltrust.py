@@ -7,7 +7,7 @@ import math
 import torch
 
 from wardround.aggregators._math.kernels import weighted_sum
-from wardround.aggregators.base import Aggregator, Context, Wanted, register
+from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
 
@@ -34,15 +34,15 @@ class FlTrust(Aggregator):
 
     needs_root_update = True
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(dots_with=context.root_update)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(dots_with=context.root_update)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         length = root_length(self.name, updates, context)
         if not math.isfinite(length):
             return skipped_without_root(updates)
         norms = updates.norms
-        cosines = context.survey.cosines(otherwise=0.0)
+        cosines = context.measurements.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0)
         total = trust.sum()
         weights = trust / total if total > 0 else torch.zeros_like(trust)
@@ -60,7 +60,7 @@ def root_length(rule: str, updates: Updates, context: Context) -> float:
         raise ParameterError(
             f"{rule}: root_update has {len(root)} entries, the updates have {updates.dimension}"
         )
-    return context.survey.length
+    return context.measurements.vector_norm
 
 
 def skipped_without_root(updates: Updates) -> Aggregation:

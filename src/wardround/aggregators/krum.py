@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from wardround.aggregators._math.neighbours import krum_order, krum_scores
-from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
+from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -28,12 +28,12 @@ class Krum(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 2, 3
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
-        squared = context.survey.squared_distances
+        squared = context.measurements.squared_distances
         chosen = krum_order(squared, f)[0]
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[chosen] = 1

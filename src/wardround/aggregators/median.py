@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wardround.aggregators.base import Aggregator, Context, Wanted, register
+from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -20,8 +20,8 @@ class Median(Aggregator):
     tensor([1.])
     """
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(trim=(context.clients - 1) // 2)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(trim=(context.clients - 1) // 2)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        return Aggregation(context.survey.mean_of_middle((len(updates) - 1) // 2))
+        return Aggregation(context.measurements.mean_of_middle((len(updates) - 1) // 2))

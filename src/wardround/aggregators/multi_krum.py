@@ -9,7 +9,7 @@ from pydantic import Field
 
 from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.neighbours import krum_order, krum_scores
-from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
+from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -49,13 +49,13 @@ class MultiKrum(ByzantineBound):
         m = self.params.m or clients - self.byzantine(clients)
         return {**super().resolved(clients), "m": m}
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         f = self.byzantine(context.clients)
         m = self.params.m or len(updates) - f
-        squared = context.survey.squared_distances
+        squared = context.measurements.squared_distances
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[krum_order(squared, f)[:m]] = 1 / m
         delta = weighted_sum(updates.matrix, weights)

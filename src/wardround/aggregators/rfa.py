@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from wardround.aggregators._math.kernels import weighted_sum
-from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register, sample_weights
+from wardround.aggregators.base import (
+    Aggregator,
+    Context,
+    MeasurementPlan,
+    Parameters,
+    register,
+    sample_weights,
+)
 from wardround.updates import Aggregation, Updates
 
 Vector = NDArray[Any]
@@ -46,12 +53,12 @@ class Rfa(Aggregator):
         sample_cap: float | None = Field(None, ge=1)
         """A reported sample count above this multiple of the round's median counts as that multiple."""
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         shares = sample_weights(updates, self.params.sample_cap)
-        geometry = context.survey.geometry
+        geometry = context.measurements.geometry
         weights = torch.from_numpy(
             self._weiszfeld(geometry.gram.numpy(), shares.numpy(), updates.squared_norms.numpy())
         )

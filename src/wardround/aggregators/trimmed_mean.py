@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wardround.aggregators.base import ByzantineBound, Context, Wanted, register
+from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
 
@@ -25,8 +25,8 @@ class TrimmedMean(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 2, 1
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(trim=self.byzantine(context.clients))
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(trim=self.byzantine(context.clients))
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        return Aggregation(context.survey.mean_of_middle(self.byzantine(context.clients)))
+        return Aggregation(context.measurements.mean_of_middle(self.byzantine(context.clients)))

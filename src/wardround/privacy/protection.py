@@ -24,7 +24,7 @@ from wardround.privacy.encryption.ciphers import PublicSide
 from wardround.privacy.encryption.refusals import Refused, Unsealable
 from wardround.privacy.encryption.steward import DEPOSITS, Deposit
 from wardround.privacy.params import PrivacyParams
-from wardround.updates import Aggregation, Updates, guard
+from wardround.updates import Aggregation, Updates, drop_malformed
 
 __all__ = ["Protection"]
 
@@ -137,7 +137,7 @@ class Protection:
         """One round's result; `in_the_clear` is how the loop would ask the rule itself."""
         if self.channel is None:
             return in_the_clear(updates)
-        guarded = guard(updates)
+        guarded = drop_malformed(updates)
         kept, dropped = guarded.updates, dict(guarded.dropped)
         unfit = {client: reason for client, reason in _unfit(self.channel.public, kept).items() if reason}
         fit = [row for row, client in enumerate(kept.clients) if client not in unfit]

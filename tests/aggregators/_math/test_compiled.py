@@ -72,7 +72,7 @@ def test_without_numba_every_rule_still_works():
 
 MEDIAN = """
     import torch
-    from wardround.aggregators import compiled, order_statistics
+    from wardround.aggregators._math import compiled, order_statistics
     matrix = torch.arange(80.0).reshape(5, 16)
     print(order_statistics.median(matrix).tolist() == matrix[2].tolist(), compiled._loops() is not None)
     kernel = compiled._loops().middle_kernel(5, 2, 2)
@@ -94,7 +94,7 @@ def test_nowhere_to_write_a_cache_is_no_obstacle():
         from numba.core import caching
         caching.CacheImpl._locator_classes = []  # what numba finds where no folder can be written
         import torch
-        from wardround.aggregators import compiled, order_statistics
+        from wardround.aggregators._math import compiled, order_statistics
         matrix = torch.arange(80.0).reshape(5, 16)
         assert order_statistics.median(matrix).tolist() == matrix[2].tolist()
         assert compiled._loops() is not None

@@ -78,7 +78,7 @@ def test_a_vector_of_another_length_is_refused():
         row_dots(random_matrix(3, 20), torch.ones(19))
     with pytest.raises(ValueError, match="centre has shape"):
         centred_gram(Updates(random_matrix(3, 20)), centre=torch.ones(19))
-    with pytest.raises(ValueError, match="guard the updates first"):
+    with pytest.raises(ValueError, match="call drop_malformed first"):
         centred_gram(Updates(torch.full((3, 20), torch.nan)))
 
 

@@ -172,7 +172,7 @@ def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor 
     """
     geometry = norms_and_gram(updates.matrix, centre, anchor)[1]
     if geometry is None:
-        raise ValueError("rows that are not finite have no distances: guard the updates first")
+        raise ValueError("rows that are not finite have no distances: call drop_malformed first")
     return geometry
 
 

@@ -14,7 +14,7 @@ from wardround.aggregators._math.columns import column_ranges
 from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.order_statistics import mean_of_middle
 from wardround.aggregators._math.projection import Projection
-from wardround.aggregators.base import Aggregator, Context, Parameters, Wanted, register
+from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, Parameters, register
 from wardround.aggregators.caac_guard.contradiction import FEW, contradicting, output_bias_steps
 from wardround.aggregators.caac_guard.profiles import (
     HEADING,
@@ -152,8 +152,8 @@ class CaacGuard(Aggregator):
         """Only with `root: true`."""
         return bool(self.params.root)
 
-    def wanted(self, context: Context) -> Wanted:
-        return Wanted(gram=True, dots_with=context.root_update if self.params.root else None)
+    def plan_measurements(self, context: Context) -> MeasurementPlan:
+        return MeasurementPlan(gram=True, dots_with=context.root_update if self.params.root else None)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         norms = updates.norms
@@ -164,7 +164,7 @@ class CaacGuard(Aggregator):
         past = self.profiles.of(updates.clients, projected.shape[1])
         headings = past.headings(projected)
 
-        gaps = cosine_gaps(context.survey.squared_distances, norms)
+        gaps = cosine_gaps(context.measurements.squared_distances, norms)
         usual = usual_log_norms(log_norms, updates.num_samples)
         scores = self._scores(updates, past, log_norms, usual, headings, gaps)
         scores = torch.cat([scores, self._dissent(updates, past, gaps, present & (scores <= 1).all(0))[None]])
@@ -292,7 +292,7 @@ class CaacGuard(Aggregator):
             return skipped_without_root(updates)
         root, norms = context.root_update, updates.norms
         assert root is not None  # or it would have no length
-        cosines = context.survey.cosines(otherwise=0.0)
+        cosines = context.measurements.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0) * ~flags
         if self.division <= OFTEN:
             counts = self._counts(updates, flags, calm=False)

@@ -120,8 +120,8 @@ class Practice:
     def _planted(self, rows: Tensor, attack: str, group: int, draw: int) -> Iterator[Tensor]:
         """Put the attackers' rows in, hand over who they are, and put the honest rows back.
 
-        In place, because rows may be long; nothing is handed over where an attack's rows are not finite: the
-        guard would have dropped these.
+        In place, because rows may be long; nothing is handed over where an attack's rows are not finite: these
+        would have been dropped.
         """
         if attack == NO_ATTACK:
             yield torch.zeros(len(rows), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a rule asks of the rows comes from the guard's own read, and is right even when the guard drops some."""
+"""What a rule asks of the rows comes from the read that checks them, and is right even when some are dropped."""
 
 import numpy as np
 import pytest
@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround import Updates, aggregators
-from wardround.aggregators._math import survey
-from wardround.aggregators._math.survey import Survey, Wanted
-from wardround.updates import guard
+from wardround.aggregators._math import measurements
+from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
+from wardround.updates import drop_malformed
 
 
 def random_matrix(n, d, seed=0, dtype=torch.float32):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def surveyed(matrix, wanted):
-    measured = Survey(wanted)
-    kept = guard(Updates(matrix), measure=measured.squared_norms)
+def measure(matrix, plan):
+    measured = Measurements(plan)
+    kept = drop_malformed(Updates(matrix), measure=measured.read)
     return measured.of(kept.updates), kept
 
 
@@ -30,16 +30,16 @@ def test_against_float64_whether_or_not_a_row_is_dropped(bad, d, both_paths):
         matrix[4, d // 2] = bad
     left = [i for i in range(11) if i != 4 or bad in (None, 1e38)]
     wide, v = matrix[left].double().numpy(), vector.double().numpy()
-    found, kept = surveyed(matrix, Wanted(dots_with=vector, gram=True, anchor=vector))
+    result, kept = measure(matrix, MeasurementPlan(dots_with=vector, gram=True, anchor=vector))
     assert kept.rows.tolist() == left
     np.testing.assert_allclose(kept.updates.squared_norms, (wide**2).sum(1), rtol=1e-6)
-    np.testing.assert_allclose(found.dots, wide @ v, rtol=1e-9, atol=1e-9 * d)
-    np.testing.assert_allclose(found.length, np.linalg.norm(v))
+    np.testing.assert_allclose(result.dots, wide @ v, rtol=1e-9, atol=1e-9 * d)
+    np.testing.assert_allclose(result.vector_norm, np.linalg.norm(v))
     squared = ((wide[:, None, :200] - wide[None, :, :200]) ** 2).sum(2) if d == 40 else None
     if squared is not None:
-        np.testing.assert_allclose(found.squared_distances, squared, rtol=1e-6)
-    assert found.geometry.gram.shape == (len(left), len(left))
-    assert torch.isfinite(found.geometry.gram).all()
+        np.testing.assert_allclose(result.squared_distances, squared, rtol=1e-6)
+    assert result.geometry.gram.shape == (len(left), len(left))
+    assert torch.isfinite(result.geometry.gram).all()
 
 
 @given(
@@ -53,29 +53,29 @@ def test_every_shape(n, d, seed, bad):
     rows = [i for i in range(n) if torch.isfinite(matrix[i]).all()]
     wide = matrix[rows].double()
     trim = (n - 1) // 2
-    for wanted in (
-        Wanted(),
-        Wanted(dots_with=vector),
-        Wanted(gram=True),
-        Wanted(gram=True, centre=vector),
-        Wanted(trim=trim),
+    for plan in (
+        MeasurementPlan(),
+        MeasurementPlan(dots_with=vector),
+        MeasurementPlan(gram=True),
+        MeasurementPlan(gram=True, centre=vector),
+        MeasurementPlan(trim=trim),
     ):
-        found, kept = surveyed(matrix, wanted)
+        result, kept = measure(matrix, plan)
         assert kept.rows.tolist() == rows
         torch.testing.assert_close(kept.updates.squared_norms, wide.square().sum(1), rtol=1e-6, atol=0)
         if not rows:
             continue
-        if wanted.trim is not None:
+        if plan.trim is not None:
             dropped = min(trim, (len(rows) - 1) // 2)
             middle = wide.sort(0).values[dropped : len(rows) - dropped].mean(0)
-            torch.testing.assert_close(found.mean_of_middle(dropped), middle.float())
-        if wanted.dots_with is not None:
-            torch.testing.assert_close(found.dots, wide @ vector.double(), rtol=1e-9, atol=1e-9)
-        if wanted.gram:
-            about = wide - found.geometry.centre.double()
-            torch.testing.assert_close(found.geometry.gram, about @ about.T, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(result.mean_of_middle(dropped), middle.float())
+        if plan.dots_with is not None:
+            torch.testing.assert_close(result.dots, wide @ vector.double(), rtol=1e-9, atol=1e-9)
+        if plan.gram:
+            about = wide - result.geometry.centre.double()
+            torch.testing.assert_close(result.geometry.gram, about @ about.T, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(
-                found.squared_distances, (wide[:, None] - wide[None]).square().sum(2), rtol=1e-5, atol=1e-9
+                result.squared_distances, (wide[:, None] - wide[None]).square().sum(2), rtol=1e-5, atol=1e-9
             )
 
 
@@ -86,17 +86,17 @@ ONE_READ |= dict.fromkeys(("median", "trimmed-mean"), "norms_and_middle")
 
 
 @pytest.mark.parametrize("name", ONE_READ)
-def test_the_rule_and_the_guard_share_one_read(name, make_updates, monkeypatch):
+def test_the_check_and_the_rule_share_one_read(name, make_updates, monkeypatch):
     """In a round without malformed rows nothing is measured twice."""
     reads = []
     for kernel in ("squared_norms", "norms_and_dots", "norms_and_gram", "norms_and_middle", "mean_of_middle"):
-        original = getattr(survey, kernel)
+        original = getattr(measurements, kernel)
 
         def counted(*args, kernel=kernel, original=original):
             reads.append(kernel)
             return original(*args)
 
-        monkeypatch.setattr(survey, kernel, counted)
+        monkeypatch.setattr(measurements, kernel, counted)
     rule = aggregators.create(name)
     extra = {"global_weights": torch.ones(40), "root_update": torch.ones(40)}
     rule.aggregate(make_updates(seed=1), 1, **extra)
@@ -105,28 +105,30 @@ def test_the_rule_and_the_guard_share_one_read(name, make_updates, monkeypatch):
     assert reads == [ONE_READ[name]]
 
 
-def test_rows_already_measured_are_still_surveyed():
+def test_rows_already_measured_are_still_measure():
     updates = Updates(random_matrix(5, 30))
-    assert len(updates.norms) == 5  # the guard then has no reason to measure them again
+    assert len(updates.norms) == 5  # there is then no reason to measure them again
     vector = torch.ones(30)
-    measured = Survey(Wanted(dots_with=vector))
-    kept = guard(updates, measure=measured.squared_norms)
+    measured = Measurements(MeasurementPlan(dots_with=vector))
+    kept = drop_malformed(updates, measure=measured.read)
     torch.testing.assert_close(measured.of(kept.updates).dots, updates.matrix.double().sum(1))
 
 
-def test_a_vector_that_does_not_fit_is_told_to_whoever_asks():
-    found, _ = surveyed(random_matrix(5, 30), Wanted(dots_with=torch.ones(29)))
+def test_a_vector_that_does_not_fit_is_an_error_when_it_is_asked_for():
+    result, _ = measure(random_matrix(5, 30), MeasurementPlan(dots_with=torch.ones(29)))
     with pytest.raises(ValueError, match="no dot product with rows of length 30"):
-        _ = found.dots
-    found, _ = surveyed(random_matrix(5, 30), Wanted(gram=True, anchor=torch.ones(29)))
+        _ = result.dots
+    result, _ = measure(random_matrix(5, 30), MeasurementPlan(gram=True, anchor=torch.ones(29)))
     with pytest.raises(ValueError, match="anchor has shape"):
-        _ = found.geometry
+        _ = result.geometry
     with pytest.raises(ValueError, match="dots_with"):
-        _ = found.dots
+        _ = result.dots
     with pytest.raises(ValueError, match="call of"):
-        _ = Survey().updates
+        _ = Measurements().updates
 
 
 def test_cosines_of_nothing():
-    found, _ = surveyed(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), Wanted(dots_with=torch.tensor([0.0, 2.0])))
-    assert found.cosines(otherwise=7.0).tolist() == pytest.approx([7.0, 0.8])
+    result, _ = measure(
+        torch.tensor([[0.0, 0.0], [3.0, 4.0]]), MeasurementPlan(dots_with=torch.tensor([0.0, 2.0]))
+    )
+    assert result.cosines(otherwise=7.0).tolist() == pytest.approx([7.0, 0.8])

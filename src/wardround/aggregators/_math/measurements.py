@@ -1,0 +1,146 @@
+"""What a rule measures of a round's rows, in the same read of the matrix that checks whether they are finite.
+
+Every row has to be read before it is trusted (`updates.drop_malformed`). A rule that declares beforehand what it will
+need of the rows gets it from that read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wardround.aggregators._math.kernels import (
+    CentredGram,
+    norms_and_dots,
+    norms_and_gram,
+    squared_distances,
+    squared_norms,
+)
+from wardround.aggregators._math.order_statistics import mean_of_middle, norms_and_middle
+from wardround.updates import Updates
+
+__all__ = ["MeasurementPlan", "Measurements"]
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """What a rule needs of a round's rows beside their norms."""
+
+    dots_with: Tensor | None = None
+    """A vector v of D values: measure ⟨U_i, v⟩ of every row."""
+    gram: bool = False
+    """Measure all inner products of the rows (see `CentredGram`), about a robust centre of their own."""
+    centre: Tensor | None = None
+    """D values: take the inner products about this point instead."""
+    anchor: Tensor | None = None
+    """D values: also project the rows on this vector plus the centre."""
+    trim: int | None = None
+    """Measure per coordinate the mean without so many values at each end."""
+
+
+class Measurements:
+    """The measurements of one round's rows. What the first read has not given is measured when asked for.
+
+    >>> measurements = Measurements(MeasurementPlan(dots_with=torch.tensor([0.0, 2.0])))
+    >>> updates = Updates(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
+    >>> measurements.read(updates.matrix).tolist(), measurements.of(updates).dots.tolist()
+    ([25.0, 1.0], [8.0, 0.0])
+    """
+
+    def __init__(self, plan: MeasurementPlan | None = None) -> None:
+        self.plan = plan or MeasurementPlan()
+        self._updates: Updates | None = None
+        self._matrix: Tensor | None = None
+        self._dots: tuple[Tensor, float] | None = None
+        self._geometry: CentredGram | None = None
+        self._middle: tuple[int, Tensor] | None = None
+
+    def read(self, matrix: Tensor) -> Tensor:
+        """Read the matrix once, and measure what is planned.
+
+        Args:
+            matrix: N × D rows, not checked yet.
+
+        Returns:
+            N squared norms in float64, not finite where a row is not.
+        """
+        plan, width = self.plan, matrix.shape[1:]
+        self._forget(matrix)
+        vectors = [plan.dots_with, plan.centre, plan.anchor]
+        if any(vector is not None and vector.shape != width for vector in vectors):
+            return squared_norms(matrix)  # asking for the measurement then says what does not fit
+        if plan.gram:
+            squared, self._geometry = norms_and_gram(matrix, plan.centre, plan.anchor)
+        elif plan.dots_with is not None:
+            squared, dots, own = norms_and_dots(matrix, plan.dots_with)
+            self._dots = dots, own
+        elif plan.trim is not None and 0 <= 2 * plan.trim < len(matrix):
+            squared, middle = norms_and_middle(matrix, plan.trim)
+            self._middle = plan.trim, middle
+        else:
+            squared = squared_norms(matrix)
+        return squared
+
+    def of(self, updates: Updates) -> Measurements:
+        """The measurements of the updates that are well-formed: as read, unless some rows were dropped since."""
+        if updates.matrix is not self._matrix:
+            self._forget(updates.matrix)
+        self._updates = updates
+        return self
+
+    @property
+    def updates(self) -> Updates:
+        """The updates that are measured."""
+        if self._updates is None:
+            raise ValueError("measurements are of some updates: call of(updates) first")
+        return self._updates
+
+    @property
+    def dots(self) -> Tensor:
+        """N inner products ⟨U_i, v⟩ with the planned vector, float64."""
+        return self._products[0]
+
+    @property
+    def vector_norm(self) -> float:
+        """‖v‖ of the planned vector."""
+        return self._products[1] ** 0.5
+
+    def cosines(self, otherwise: float) -> Tensor:
+        """N cosines cos(U_i, v) with the planned vector, float64; `otherwise` where one of the two is zero."""
+        lengths = self.updates.norms * self.vector_norm
+        return torch.where(lengths > 0, self.dots / lengths, otherwise)
+
+    @property
+    def geometry(self) -> CentredGram:
+        """All inner products of the rows, about the planned centre."""
+        if self._geometry is None:
+            geometry = norms_and_gram(self.updates.matrix, self.plan.centre, self.plan.anchor)[1]
+            if geometry is None:
+                raise ValueError("rows that are not finite have no distances: call drop_malformed first")
+            self._geometry = geometry
+        return self._geometry
+
+    @property
+    def squared_distances(self) -> Tensor:
+        """N × N: ‖U_i − U_j‖² for all pairs, float64."""
+        return squared_distances(self.updates, self.geometry)
+
+    def mean_of_middle(self, dropped: int) -> Tensor:
+        """D values: per coordinate the mean without the `dropped` smallest and largest values."""
+        if self._middle is None or self._middle[0] != dropped:
+            self._middle = dropped, mean_of_middle(self.updates.matrix, dropped)
+        return self._middle[1]
+
+    def _forget(self, matrix: Tensor) -> None:
+        self._matrix, self._dots, self._geometry, self._middle = matrix, None, None, None
+
+    @property
+    def _products(self) -> tuple[Tensor, float]:
+        if self._dots is None:
+            if self.plan.dots_with is None:
+                raise ValueError("dot products with what? MeasurementPlan(dots_with=…) says")
+            _, dots, own = norms_and_dots(self.updates.matrix, self.plan.dots_with)
+            self._dots = dots, own
+        return self._dots
