@@ -1,32 +1,36 @@
-"""The table of rooms in the architecture, kept true: who may import whom."""
+"""Where things live: which package may import which, and that tests are where one looks for them."""
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import wardround
+from wardround import aggregators, attacks
 
 PACKAGE = Path(wardround.__file__).parent
-FOUNDATION = {"errors", "files", "records", "registry", "randomness", "threads"}
+TESTS = Path(__file__).parent
+FOUNDATION = {"errors", "files", "plugins", "randomness", "records", "registry", "threads"}
 LIBRARY = {"updates", "aggregators", "attacks", "datasets", "models", "training", "privacy"}
 MAY_IMPORT = {
+    **{module: set() for module in FOUNDATION},
     "updates": set(),
     "aggregators": {"updates"},
     "attacks": {"updates"},
     "datasets": set(),
     "models": set(),
-    "training": {"models", "updates", "privacy"},
-    "privacy": {"updates", "aggregators"},
+    "training": {"models", "updates"},
+    "privacy": {"updates"},
     "federation": LIBRARY,
     "runs": {*LIBRARY, "federation"},
     "flower": {*LIBRARY, "federation", "runs"},
     "experiments": {*LIBRARY, "federation", "runs"},
-    "protocols": {"experiments", "analysis", "aggregators", "attacks"},
+    "protocols": {"experiments", "analysis", "runs", "aggregators", "attacks"},
     "analysis": {"runs"},
-    "report": {"analysis", "runs", "experiments", "aggregators", "attacks", "datasets", "models"},
+    "report": {"analysis", "runs"},
     "live": {"analysis", "runs"},
     "cli": {
         *LIBRARY,
@@ -40,38 +44,83 @@ MAY_IMPORT = {
         "live",
     },
 }
+"""Every package or module beside what it may import; the foundation is open to all."""
+NOT_YET = {
+    # To be removed with the last import: DP-SGD asks privacy for its parameters, and protection knows rules.
+    "training": {"privacy"},
+    "privacy": {"aggregators"},
+}
 HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy", "PIL", "plotly", "tenseal"}
 
+WHOLE_PACKAGE = {
+    ".": {"architecture", "docs", "packaging"},
+    "aggregators": {"breakdown", "contract", "declarations", "golden", "memory", "small_updates"},
+    "aggregators/fedbnp": {"contract", "parts"},
+    "analysis": {"hypotheses", "notebook"},
+    "attacks": {"contract", "own_update_attacks", "scenarios"},
+    "cli": {"analysis"},
+    "datasets": {"docs"},
+    "experiments": {"guard_end_to_end"},
+    "federation": {"adversaries"},
+    "flower": {"encrypted", "parity"},
+    "live": {"browser"},
+    "models": {"contract"},
+    "protocols/own": {"redteam_preset"},
+    "report": {"browser"},
+}
+"""Test files about a package as a whole: what every member promises, or several modules at work together."""
 
-def imported_rooms(file: Path) -> set[str]:
-    """The rooms of wardround that a file imports, at any depth of its code."""
-    rooms = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+
+def files_of(package: str) -> list[Path]:
+    folder = PACKAGE / package
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{package}.py"]
+
+
+def is_ours(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
+
+
+def imported_packages(file: Path) -> set[str]:
+    """The packages and modules of wardround that a file imports, at any depth of its code."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "wardround":
-            rooms |= {alias.name for alias in node.names if (PACKAGE / alias.name).exists()}
+            names |= {alias.name for alias in node.names if is_ours(alias.name)}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wardround."):
-            rooms.add(node.module.split(".")[1])
+            names.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
-            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("wardround.")}
-    return rooms
+            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("wardround.")}
+    return names
 
 
-def files_of(room: str) -> list[Path]:
-    folder = PACKAGE / room
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{room}.py"]
+def packages() -> list[str]:
+    """Everything directly below `wardround` that can be imported."""
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    modules = {path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("__")}
+    return sorted(folders | modules)
 
 
-@pytest.mark.parametrize("room", sorted(r for r in MAY_IMPORT if files_of(r)[0].exists()))
-def test_a_room_imports_only_what_it_may(room):
-    allowed = MAY_IMPORT[room] | FOUNDATION | {room}
-    for file in files_of(room):
-        extra = imported_rooms(file) - allowed
+@pytest.mark.parametrize("package", packages())
+def test_a_package_imports_only_what_it_may(package):
+    assert package in MAY_IMPORT, f"{package} is not in the table"
+    allowed = MAY_IMPORT[package] | NOT_YET.get(package, set()) | FOUNDATION | {package}
+    for file in files_of(package):
+        extra = imported_packages(file) - allowed
         assert not extra, f"{file.relative_to(PACKAGE)} imports {', '.join(sorted(extra))}"
 
 
-def test_every_room_is_in_the_table():
-    rooms = {p.name for p in PACKAGE.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert rooms <= set(MAY_IMPORT)
+def test_allowances_are_still_needed():
+    for package, extra in NOT_YET.items():
+        used = {name for file in files_of(package) for name in imported_packages(file)}
+        assert extra <= used, f"{package} no longer imports {', '.join(sorted(extra - used))}: remove it here"
+
+
+def test_packages_do_not_import_each_other_in_a_circle():
+    imports = {
+        package: {name for file in files_of(package) for name in imported_packages(file)} - {package}
+        for package in packages()
+    }
+    TopologicalSorter(imports).prepare()  # raises CycleError with the circle
 
 
 def test_the_library_part_imports_nothing_heavy():
@@ -89,13 +138,65 @@ def test_the_command_line_starts_without_torch():
     assert out.stdout.split() == ["False", "False"]
 
 
-def test_only_one_room_imports_flower():
+def test_only_one_package_imports_flower():
     for file in PACKAGE.rglob("*.py"):
         if "flower" not in file.relative_to(PACKAGE).parts:
             names = {
                 alias.name if isinstance(node, ast.Import) else node.module or ""
-                for node in ast.walk(ast.parse(file.read_text()))
+                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
                 if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
             }
             assert not any(name.split(".")[0] == "flwr" for name in names), file
+
+
+def registers_a_member(file: Path) -> bool:
+    return any(
+        isinstance(decorator, ast.Call) and getattr(decorator.func, "id", None) == "register"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        for decorator in node.decorator_list
+    )
+
+
+def test_the_top_level_of_aggregators_holds_rules_and_nothing_else():
+    folder = PACKAGE / "aggregators"
+    others = [file.name for file in folder.glob("*.py") if not registers_a_member(file)]
+    assert sorted(others) == ["__init__.py", "base.py"]
+    for package in folder.iterdir():
+        if package.is_dir() and package.name not in ("__pycache__", "_math", "preaggregation"):
+            assert registers_a_member(package / "rule.py"), f"{package.name} is no rule"
+
+
+KNOWN_BY_NAME = {
+    ("analysis/measures.py", "fedavg"),  # the unit of a measure, `aggregate_vs_fedavg`
+    ("runs/config.py", "fedavg"),  # the rule of a configuration that names none
+}
+STRUCTURAL = {"none", "mix"}  # no attack at all, and attacks made of other attacks
+
+
+def test_no_package_knows_rules_or_attacks_by_name():
+    """What a rule or attack is, it declares; only the papers' content speaks of certain ones."""
+    names = {*aggregators.available(), *attacks.available()} - STRUCTURAL
+    for package in sorted(set(MAY_IMPORT) - {"aggregators", "attacks", "datasets", "protocols", *FOUNDATION}):
+        for file in files_of(package) if is_ours(package) else ():
+            where = file.relative_to(PACKAGE).as_posix()
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+            known = {name for name in literals & names if (where, name) not in KNOWN_BY_NAME}
+            assert not known, f"{where} names {', '.join(sorted(known))}"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(TESTS.rglob("test_*.py")), ids=lambda file: file.relative_to(TESTS).as_posix()
+)
+def test_a_test_file_is_named_after_what_it_tests(file):
+    folder = file.relative_to(TESTS).parent.as_posix()
+    if folder == "docs":  # the documentation's own tools are no package
+        return
+    assert (PACKAGE / folder).is_dir(), f"tests/{folder}: no such package"
+    name = file.stem.removeprefix("test_")
+    modules = {path.stem for path in (PACKAGE / folder).iterdir()}
+    assert name in modules | WHOLE_PACKAGE.get(folder, set()), (
+        f"tests/{folder}/test_{name}.py: wardround/{folder} has no module {name}"
+    )
