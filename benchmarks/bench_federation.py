@@ -23,6 +23,7 @@ import yaml
 
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.processes import free_port
+from wardround.records import RoundRecord
 from wardround.runs.folder import RunFolder
 
 DATA = {"name": "synthetic", "samples": 6000, "features": 64}
@@ -113,7 +114,7 @@ def follow(folder: Path, server: subprocess.Popen, rounds: int) -> dict[int, dic
     while len(memory) < rounds and server.poll() is None:
         if time.monotonic() > deadline:
             raise TimeoutError((folder / "serve.out").read_text())
-        done = max((line["round"] for line in finished(folder)), default=0)
+        done = max((record.round for record in finished(folder)), default=0)
         if done and done not in memory:
             memory[done] = {part: resident_mb(folder, mark) for part, mark in PARTS.items()}
         time.sleep(0.1)
@@ -122,8 +123,8 @@ def follow(folder: Path, server: subprocess.Popen, rounds: int) -> dict[int, dic
     return memory
 
 
-def finished(folder: Path) -> list[dict]:
-    """The lines of finished rounds."""
+def finished(folder: Path) -> list[RoundRecord]:
+    """The records of finished rounds."""
     configs = list((folder / "runs").glob("*/config.yaml"))
     return RunFolder(configs[0].parent).rounds() if configs else []
 
@@ -142,15 +143,15 @@ def resident_mb(folder: Path, mark: bytes) -> float:
 
 
 def print_table(folder: Path, nodes: int, memory: dict[int, dict[str, float]], seconds: float) -> None:
-    """A line a round."""
-    lines = finished(folder)
+    """One line per round."""
+    records = finished(folder)
     config = yaml.safe_load(next((folder / "runs").glob("*/config.yaml")).read_text())
     parameters = next(
         v["model_parameters"] for v in config.values() if isinstance(v, dict) and "model_parameters" in v
     )
     said = [path.read_text() for path in folder.glob("hospital-*.out")]
     print(
-        f"{nodes} SuperNodes, {parameters:,} parameters, {len(lines)} rounds, {seconds:.0f} s with start and stop\n"
+        f"{nodes} SuperNodes, {parameters:,} parameters, {len(records)} rounds, {seconds:.0f} s with start and stop\n"
     )
     print(
         "| round | seconds | slowest training | not training | "
@@ -158,15 +159,15 @@ def print_table(folder: Path, nodes: int, memory: dict[int, dict[str, float]], s
         + " |"
     )
     print("|---" * (4 + len(PARTS)) + "|")
-    for line in lines:
-        pattern = rf"train for round {line['round']}: done \(([\d.]+) s\)"
+    for record in records:
+        pattern = rf"train for round {record.round}: done \(([\d.]+) s\)"
         training = max((float(found) for text in said for found in re.findall(pattern, text)), default=0.0)
         whole = sum(
-            value for key, value in line["seconds"].items() if key in ("train", "aggregate", "evaluate")
+            value for key, value in record.seconds.items() if key in ("train", "aggregate", "evaluate")
         )
-        figures = memory.get(line["round"], dict.fromkeys(PARTS, float("nan")))
+        figures = memory.get(record.round, dict.fromkeys(PARTS, float("nan")))
         print(
-            f"| {line['round']} | {whole:.1f} | {training:.1f} | {1 - training / whole:.0%} | "
+            f"| {record.round} | {whole:.1f} | {training:.1f} | {1 - training / whole:.0%} | "
             + " | ".join(f"{figures[part]:.0f}" for part in PARTS)
             + " |"
         )

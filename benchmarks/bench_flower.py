@@ -22,11 +22,11 @@ from typing import Any
 import yaml
 
 from wardround.errors import MissingExtra
-from wardround.federation.rounds import RoundResult
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
 from wardround.flower.inline_grid import InlineGrid
 from wardround.flower.server.coordinator import coordinate
+from wardround.records import RoundRecord
 from wardround.runs.config import load_config
 from wardround.runs.runner import run
 
@@ -46,7 +46,7 @@ class Watch:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def __call__(self, result: RoundResult) -> None:
+    def __call__(self, result: RoundRecord) -> None:
         self.times.append(time.process_time())
 
     def seconds(self) -> float:
@@ -94,13 +94,13 @@ def bench_simulation(clients: int, rounds: int) -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         done = simulate(config, Path(folder), listen=lambda _: stamps.append(time.perf_counter()))
-        summary = done.summary() or {}
+        summary = done.summary()
     total = time.perf_counter() - start
     each = (stamps[-1] - stamps[0]) / max(1, len(stamps) - 1)
     print(
-        f"{clients} clients in Flower's simulation, {rounds} rounds: {summary['status']}, "
+        f"{clients} clients in Flower's simulation, {rounds} rounds: {summary.status}, "
         f"{stamps[0] - start:.0f} s to the end of the first round, {each:.1f} s a round after it, "
-        f"{total:.0f} s in all; AUROC {summary['final']['auroc']:.3f}"
+        f"{total:.0f} s in all; AUROC {summary.auroc:.3f}"
     )
 
 

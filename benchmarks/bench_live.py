@@ -82,7 +82,7 @@ class Folder:
         return {
             "round": self.done, "client": self.names[place], "byzantine": place < self.clients // 5,
             "attacking": attacks, "num_samples": 50 + 17 * place, "weight": 1 / self.clients, "score": score,
-            "flag": score > 2, "dropped": None, "norm": self.random.lognormvariate(0, 0.2), **own, "anomaly": score,
+            "flag": score > 2, "status": "ok", "norm": self.random.lognormvariate(0, 0.2), **own, "anomaly": score,
         }  # fmt: skip
 
 

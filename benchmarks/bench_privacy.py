@@ -100,11 +100,11 @@ def bench_caac(rounds: int) -> None:
             folder = run(load_config({**config, "privacy": {"mode": mode}}), Path(out))
             summary = folder.summary()
             assert summary is not None
-            flags.append([line["flag"] for line in folder.clients()])
-            aurocs.append(summary["final"]["auroc"])
-            seconds = summary["overhead"]["seconds_per_round"]["aggregate"]
+            flags.append([record.flag for record in folder.clients()])
+            aurocs.append(summary.auroc)
+            seconds = summary.overhead["seconds_per_round"]["aggregate"]
             print(
-                f"{mode:>16} {aurocs[-1]:>8.4f} {sum(flags[-1]):>6} {seconds:>9.3f}s {summary['skipped_rounds']:>8}"
+                f"{mode:>16} {aurocs[-1]:>8.4f} {sum(flags[-1]):>6} {seconds:>9.3f}s {summary.skipped_rounds:>8}"
             )
     different = sum(one != other for one, other in zip(*flags, strict=True))
     print(f"AUROC differs by {abs(aurocs[0] - aurocs[1]):.5f}; {different} of {len(flags[0])} flags differ")
@@ -118,11 +118,11 @@ def bench_fedmed(out: Path) -> None:
             run(load_config(override(config.plain(), {"privacy.mode": mode})), out)
             for mode in ("plaintext", "encrypted-fedmed")
         )
-        opened = {line["round"] for line in hidden.rounds() if not line.get("skipped")}
-        lines = [line for line in hidden.clients() if line["round"] in opened]
-        weigh = sum(line["weight"] for line in lines if line["byzantine"]) / max(1, len(opened))
-        finals = [(folder.summary() or {})["final"]["auroc"] for folder in (plain, hidden)]
-        liars = sum(line["byzantine"] for line in lines if line["round"] == min(opened))
+        opened = {record.round for record in hidden.rounds() if not record.skipped}
+        records = [record for record in hidden.clients() if record.round in opened]
+        weigh = sum(record.weight or 0.0 for record in records if record.byzantine) / max(1, len(opened))
+        finals = [folder.summary().auroc for folder in (plain, hidden)]
+        liars = sum(record.byzantine for record in records if record.round == min(opened))
         who = f"{liars} colluding" if config.attack.get("collude") else str(liars)
         refused = f"{config.rounds - len(opened)} of {config.rounds}"
         print(

@@ -67,7 +67,7 @@ def table(found: Found, preset: str, rule: str) -> str:
     for attack in ATTACKS:
         runs = found.get((preset, rule, attack), {}).values()
         if runs:
-            rates = [mean([(run.summary["detection"] or {})[rate] for run in runs], 2) for rate in RATES]
+            rates = [mean([run.detection[rate] for run in runs], 2) for rate in RATES]
             judged = [mean([run.final(name) for run in runs], 3) for name in ("auroc", "accuracy")]
             lines.append(f"| {attack} | {len(runs)} | {' | '.join([*rates, *judged])} |")
     return "\n".join(lines)

@@ -120,7 +120,7 @@ def auroc(runs: dict[int, Run], seeds: Iterable[int] | None = None) -> float:
 
 
 def detected(runs: dict[int, Run], rate: str) -> float | None:
-    values = [(run.summary["detection"] or {}).get(rate) for run in runs.values()]
+    values = [run.detection.get(rate) for run in runs.values()]
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
@@ -250,7 +250,7 @@ def named_attacks(found: Results) -> str:
             ]
             if not runs:
                 continue
-            told = [run.summary["detection"] for run in runs]
+            told = [run.detection for run in runs]
             latencies = [d["latency"] for d in told]
             late = sum(1 for value in latencies if value is None or value > 3)
             tprs, fprs = [d["tpr"] for d in told], [d["fpr"] for d in told]
@@ -322,8 +322,8 @@ def drift_line(runs: list[Run]) -> str:
     """What became of honest hospitals whose patients change."""
     flagged: dict[str, list[bool]] = defaultdict(list)
     for run in runs:
-        for line in run.clients:
-            flagged["drifting" if line["client"] in run.drifting else "steady"].append(bool(line["flag"]))
+        for record in run.clients:
+            flagged["drifting" if record.client in run.drifting else "steady"].append(bool(record.flag))
     if not flagged:
         return "Benign drift: not run yet."
     shares = {name: fmean(values) for name, values in flagged.items()}
@@ -342,11 +342,11 @@ def half_ramp(found: Results, method: str) -> str:
             continue
         for run in by.values():
             half = setting.start + run.config["attack"]["ramp"] / 2
-            lines = [line for line in run.clients if line["attacking"] and line["flag"]]
-            caught = len({line["client"] for line in lines if line["round"] < half})
+            hits = [record for record in run.clients if record.attacking and record.flag]
+            caught = len({record.client for record in hits if record.round < half})
             early, any_early = early + caught, any_early + (caught > 0)
             total += len(run.byzantine)
-            latencies.append(run.summary["detection"]["latency"])
+            latencies.append(run.detection["latency"])
     if not total:
         return ""
     found_in_time = sum(1 for value in latencies if value is not None and value < 10)

@@ -47,7 +47,7 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClientRecord:
     """Everything a run records about one client in one round."""
 
@@ -75,18 +75,34 @@ class ClientRecord:
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> ClientRecord:
         """Read a line of any schema version up to this one."""
-        values = {name: line[name] for name in _CLIENT_FIELDS if name in line}
-        extra = {name: value for name, value in line.items() if name not in _CLIENT_FIELDS}
-        if "status" not in line:
-            reason = extra.pop("dropped", None)
-            if reason:
-                left_out = _left_out_v1(str(reason))
-                values |= {"status": left_out.status, "reason": left_out.reason}
-        return cls(**values, columns=extra)
+        columns = dict(line)  # what is left of it: this runs for millions of lines, and is written for speed
+        pop = columns.pop
+        status, reason = pop("status", None), pop("reason", None)
+        if status is None:
+            status = "ok"
+            if dropped := pop("dropped", None):
+                left_out = _left_out_v1(str(dropped))
+                status, reason = left_out.status, left_out.reason
+        return cls(
+            pop("round"),
+            pop("client"),
+            status,
+            reason,
+            pop("byzantine", False),
+            pop("attacking", False),
+            pop("num_samples", None),
+            pop("weight", None),
+            pop("score", None),
+            pop("flag", None),
+            columns,
+        )
 
     def __getitem__(self, name: str) -> Any:
         """A field or a column by its name in the file; KeyError where the record has neither."""
         return getattr(self, name) if name in _CLIENT_FIELDS else self.columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLIENT_FIELDS or name in self.columns
 
     def get(self, name: str, default: Any = None) -> Any:
         """A field or a column by its name in the file, `default` where the record has neither."""
@@ -133,8 +149,7 @@ class RoundRecord:
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> RoundRecord:
         """Read a line of any schema version up to this one."""
-        known = {name.name for name in fields(cls)} - {"left_out", "clients"}
-        values = {name: value for name, value in line.items() if name in known}
+        values = {name: line[name] for name in _ROUND_FIELDS if name in line}
         if "left_out" in line:
             left_out = {
                 client: LeftOut(_status(one.get("status")), str(one.get("reason")))
@@ -178,9 +193,8 @@ class Summary:
         """What goes into summary.json; `reason` and `privacy` only where there are any."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         optional = ("reason", "privacy")
-        return finite(
-            {name: value for name, value in values.items() if name not in optional or value is not None}
-        )
+        known = {name: value for name, value in values.items() if name not in optional or value is not None}
+        return finite({"schema": SCHEMA_VERSION, **known})
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Summary:
@@ -190,6 +204,7 @@ class Summary:
 
 
 _CLIENT_FIELDS = tuple(one.name for one in fields(ClientRecord) if one.name != "columns")
+_ROUND_FIELDS = tuple(one.name for one in fields(RoundRecord) if one.name not in ("left_out", "clients"))
 
 
 def check_schema(record: Mapping[str, Any], where: object) -> None:
@@ -223,7 +238,8 @@ def _status(value: Any) -> Status:
     return status
 
 
-def _left_out_v1(reason: str) -> LeftOut:
-    if reason.startswith(_QUARANTINED_V1):
-        return LeftOut("quarantined", reason.removeprefix(_QUARANTINED_V1))
-    return LeftOut("dropped", reason)
+def _left_out_v1(dropped: str) -> LeftOut:
+    """Status and reason from the text `dropped` of schema 1."""
+    if dropped.startswith(_QUARANTINED_V1):
+        return LeftOut("quarantined", dropped.removeprefix(_QUARANTINED_V1))
+    return LeftOut("dropped", dropped)

@@ -1,18 +1,19 @@
 import pytest
 
+from wardround.records import ClientRecord, RoundRecord
 from wardround.runs.folder import RunFolder
 from wardround.runs.summary import summarize
 
 
-def lines_of(byzantine, start, flags, weights, clients, rounds):
-    for number in range(1, rounds + 1):
-        for client in clients:
-            attacking = client in byzantine and number >= start
-            yield {
-                "round": number, "client": client, "byzantine": client in byzantine, "attacking": attacking,
-                "num_samples": 10, "weight": weights(client, number), "score": 1.0 + number % 2,
-                "flag": flags(client, number), "dropped": None, "threshold": 2.0,
-            }  # fmt: skip
+def client_records(number, byzantine, start, flags, weights, clients):
+    return [
+        ClientRecord(
+            number, client, byzantine=client in byzantine, attacking=client in byzantine and number >= start,
+            num_samples=10, weight=weights(client, number), score=1.0 + number % 2,
+            flag=flags(client, number), columns={"threshold": 2.0},
+        )
+        for client in clients
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -45,22 +46,26 @@ def make_run(tmp_path):
         folder.path.mkdir(parents=True)
         folder.write_config(config)
         curve = curve or (lambda number: auroc * min(1.0, 0.5 + 0.1 * number))
-        judged = [
-            {
-                "round": number, "seconds": {"train": 0.1, "attack": 0.0, "aggregate": aggregate, "evaluate": 0.1},
-                "metrics": {
+        own = {client: {"auroc": 0.6 + 0.1 * i} for i, client in enumerate(clients)}
+        records = [
+            RoundRecord(
+                number,
+                seconds={"train": 0.1, "attack": 0.0, "aggregate": aggregate, "evaluate": 0.1},
+                metrics={
                     "auroc": curve(number), "auprc": (curve(number) or 0) / 2, "accuracy": accuracy,
                     "f1": 0.5, "loss": 1.0,
                 },
-                "validation": {"auroc": curve(number)}, "memory_mb": 100.0,
-            }
+                validation={"auroc": curve(number)},
+                per_client=own if number == rounds else None,
+                memory_mb=100.0,
+                clients=client_records(number, byzantine, start, flags, weights, clients),
+            )
             for number in range(1, rounds + 1)
         ]  # fmt: skip
-        judged[-1]["per_client"] = {c: {"auroc": 0.6 + 0.1 * i} for i, c in enumerate(clients)}
-        told = list(lines_of(byzantine, start, flags, weights, clients, rounds))
-        for line in judged:
-            folder.append(line, [c for c in told if c["round"] == line["round"]])
-        folder.write_summary({"status": status, **summarize(judged, told)})
+        for record in records:
+            folder.append(record)
+        everyone = [client for record in records for client in record.clients]
+        folder.write_summary(summarize(records, everyone, status))
         return folder
 
     make.root = tmp_path / "runs"

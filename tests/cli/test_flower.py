@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from wardround.cli.main import app
 from wardround.errors import ConfigError, WardroundError
+from wardround.records import ClientRecord, RoundRecord
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantined
 
@@ -15,7 +16,7 @@ from wardround.runs.quarantine import quarantined
 def run(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_config({"name": "fed"})
-    folder.append({"round": 1}, [{"round": 1, "client": "hospital-a"}])
+    folder.append(RoundRecord(1, clients=[ClientRecord(1, "hospital-a")]))
     return tmp_path
 
 

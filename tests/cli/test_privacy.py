@@ -49,7 +49,7 @@ def caac_run(tmp_path_factory):
 def test_profiles_are_shown_and_looking_is_logged(app, caac_run):
     told = json.loads(ask(app, "profiles", "show", caac_run.path, "--reason", "audit", "--json"))
     assert set(told) == {f"hospital-0{i}" for i in range(5)}
-    last = {line["client"]: line for line in caac_run.clients()}
+    last = {line.client: line for line in caac_run.clients()}
     assert all(told[client]["reliability"] == last[client]["reliability"] for client in told)
     assert all(told[client]["rounds"] == 2 for client in told)
     assert "hospital-04" in ask(app, "profiles", "show", caac_run.path, "--reason", "once more")

@@ -4,7 +4,7 @@ import pytest
 
 from wardround.experiments import load_config
 from wardround.runs.runner import build
-from wardround.runs.summary import detection
+from wardround.runs.summary import detection, flagged
 from wardround.threads import one_thread
 
 ROUNDS = 25
@@ -31,7 +31,8 @@ def run(attack, start=1, rule="caac-guard", seed=107, **aggregator):
     with one_thread():
         federation = build(config)
         results = [federation.step(t) for t in range(1, ROUNDS + 1)]
-    return results[-1].metrics["auroc"], detection([line for r in results for line in r.clients], "flag")
+    clients = [record for result in results for record in result.clients]
+    return results[-1].metrics["auroc"], detection(clients, flagged(clients))
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,8 @@ def test_two_workers_give_what_one_gives_and_finished_runs_are_skipped(tiny, tmp
     for config in configs:
         alone = run(config, tmp_path / "one").summary()
         together = RunFolder(tmp_path / "two" / config.run_name).summary()
-        assert together["final"] == alone["final"]
-        assert together["detection"] == alone["detection"]
+        assert together.final == alone.final
+        assert together.detection == alone.detection
     assert [event.kind for event in run_many(configs, tmp_path / "two", 2, seen.append)] == ["skipped"] * 4
 
 
@@ -103,7 +103,7 @@ def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, t
     (end,) = run_many([config], tmp_path / "killed", 1, kill_once)
     assert killed
     assert end.kind == "finished"
-    assert RunFolder(tmp_path / "killed" / config.run_name).summary()["final"] == whole["final"]
+    assert RunFolder(tmp_path / "killed" / config.run_name).summary().final == whole.final
 
 
 @pytest.mark.slow
@@ -120,4 +120,4 @@ def test_a_matrix_whose_own_process_is_killed_ends_quietly_and_its_run_can_go_on
     _, errors = process.communicate(timeout=60)  # ends when the worker, who writes here too, has ended
     assert "Traceback" not in errors
     (folder,) = out.iterdir()
-    assert RunFolder(folder).summary()["status"] == "stopped"
+    assert RunFolder(folder).summary().status == "stopped"

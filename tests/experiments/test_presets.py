@@ -146,7 +146,7 @@ def test_known_attackers_are_left_out_and_nothing_else_happens(tmp_path):
         run(load_config({**known, **small, "aggregator": {"name": name}}), tmp_path)
         for name in ("caac-guard", "fedavg")
     )
-    attackers = [line for line in guarded.clients() if line["byzantine"]]
+    attackers = [line for line in guarded.clients() if line.byzantine]
     assert len(attackers) == 8 * 3
-    assert all("not finite" in line["dropped"] for line in attackers)
-    assert guarded.summary()["final"] == averaged.summary()["final"]
+    assert all("not finite" in line.reason for line in attackers)
+    assert guarded.summary().final == averaged.summary().final

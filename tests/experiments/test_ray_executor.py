@@ -32,8 +32,8 @@ def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path, 
     for config in configs:
         alone = run(config, tmp_path / "alone")
         on_ray = RunFolder(out / config.run_name)
-        assert [line["round"] for line in on_ray.rounds()] == list(range(1, 201)), "nothing recorded twice"
-        assert on_ray.summary()["final"] == alone.summary()["final"]
+        assert [line.round for line in on_ray.rounds()] == list(range(1, 201)), "nothing recorded twice"
+        assert on_ray.summary().final == alone.summary().final
 
 
 def test_a_cluster_that_is_not_there(tiny, tmp_path):

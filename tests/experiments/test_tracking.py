@@ -41,7 +41,7 @@ def track(configs, out, backend="mlflow", uri=None, name="pair"):
         for config in configs:
             folder = run(config, out, lambda told, c=config: note(Event("round", c.run_name, told.round)))
             note(Event("finished", config.run_name, config.rounds))
-            assert folder.summary()["status"] == "finished"
+            assert folder.summary().status == "finished"
 
 
 def runs_at(uri):
@@ -64,7 +64,7 @@ def check(uri, configs, out):
         history = client.get_metric_history(one.info.run_id, "test.auroc")
         lines = RunFolder(out / config.run_name).rounds()
         assert [(m.step, m.value) for m in sorted(history, key=lambda m: m.step)] == [
-            (line["round"], pytest.approx(line["metrics"]["auroc"])) for line in lines
+            (line.round, pytest.approx(line.metrics["auroc"])) for line in lines
         ]
         assert one.data.metrics["summary.final.auroc"] == pytest.approx(lines[-1]["metrics"]["auroc"])
         assert {artefact.path for artefact in client.list_artifacts(one.info.run_id)} == {
@@ -163,7 +163,7 @@ def test_wandb_offline(matrix, tmp_path, monkeypatch):
     kept = list((out / "wandb").glob("offline-run-*"))
     assert len(kept) == 2
     records = read_wandb(next(path for path in kept if path.name.endswith(matrix[0].run_name)))
-    rounds = [line["metrics"]["auroc"] for line in RunFolder(out / matrix[0].run_name).rounds()]
+    rounds = [line.metrics["auroc"] for line in RunFolder(out / matrix[0].run_name).rounds()]
     assert records["test.auroc"] == pytest.approx(rounds)
     assert records["group"] == "pair"
     track(matrix, out, backend="wandb")

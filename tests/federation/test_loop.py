@@ -137,4 +137,4 @@ def test_every_line_has_the_norm_of_its_update_unless_it_is_encrypted():
     sent = Updates(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
     result = open_one.rule.aggregate(sent, round=1)
     assert [line["norm"] for line in open_one._client_lines(sent, result, 1)] == [5.0, 2.0]
-    assert all("norm" not in line for line in sealed._client_lines(sent, result, 1))
+    assert all("norm" not in line.columns for line in sealed._client_lines(sent, result, 1))

@@ -13,8 +13,8 @@ TOLERANCE = 1e-4
 def assert_same_metrics(one, other, rounds):
     assert len(one) == len(other) == rounds
     for here, there in zip(one, other, strict=True):
-        assert here["metrics"] == pytest.approx(there["metrics"], abs=TOLERANCE)
-        assert here["validation"] == pytest.approx(there["validation"], abs=TOLERANCE)
+        assert here.metrics == pytest.approx(there.metrics, abs=TOLERANCE)
+        assert here.validation == pytest.approx(there.validation, abs=TOLERANCE)
 
 
 def compare(town, tmp_path, **values):
@@ -22,7 +22,7 @@ def compare(town, tmp_path, **values):
     here = run(load_config(federation.config.run.plain()), tmp_path / "in-process")
     there = federation.run()
     assert_same_metrics(here.rounds(), there.rounds(), federation.config.run.rounds)
-    told = ("round", "client", "byzantine", "attacking", "num_samples", "flag", "dropped")
+    told = ("round", "client", "byzantine", "attacking", "num_samples", "flag", "status", "reason")
     assert [{key: line[key] for key in told} for line in here.clients()] == [
         {key: line[key] for key in told} for line in there.clients()
     ]
@@ -36,8 +36,8 @@ def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
         town, tmp_path, rounds=10, aggregator={"name": rule}, attack=ATTACKS[attack],
         partition={"name": "dirichlet", "clients": 8, "alpha": 1.0}, **DATA,
     )  # fmt: skip
-    assert here.rounds()[-1]["per_client"].keys() == there.rounds()[-1]["per_client"].keys()
-    detection = [folder.summary()["detection"] for folder in (here, there)]
+    assert here.rounds()[-1].per_client.keys() == there.rounds()[-1].per_client.keys()
+    detection = [folder.summary().detection for folder in (here, there)]
     assert detection[0] == detection[1]
 
 
@@ -56,4 +56,4 @@ def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
 )
 def test_other_settings_are_the_same(town, tmp_path, values):
     here, there = compare(town, tmp_path, **values)
-    assert here.rounds()[-1].get("privacy") == there.rounds()[-1].get("privacy")
+    assert here.rounds()[-1].privacy == there.rounds()[-1].privacy

@@ -65,8 +65,8 @@ def test_flwr_run_runs_it(tmp_path):
         assert result.returncode == 0, result.stdout + result.stderr
         done = wait_until(lambda: list((folder / "runs").glob("*/summary.json")), processes)
         summary = RunFolder(done[0].parent).summary()
-    assert summary["status"] == "finished"
-    assert summary["rounds"] == 3
+    assert summary.status == "finished"
+    assert summary.rounds == 3
 
 
 def answers(address):

@@ -29,10 +29,10 @@ def test_ten_rounds_through_ray_are_those_of_the_in_process_engine(tmp_path):
     config = federation_from(TEXT)
     there = simulate(config, tmp_path / "flower")
     here = run(load_config(config.run.plain()), tmp_path / "in-process")
-    assert there.summary()["status"] == "finished"
+    assert there.summary().status == "finished"
     for one, other in zip(here.rounds(), there.rounds(), strict=True):
-        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-4)
-    keys = ("round", "client", "byzantine", "num_samples", "flag", "dropped")
+        assert one.metrics == pytest.approx(other.metrics, abs=1e-4)
+    keys = ("round", "client", "byzantine", "num_samples", "flag", "status", "reason")
     assert [[line[key] for key in keys] for line in here.clients()] == [
         [line[key] for key in keys] for line in there.clients()
     ]

@@ -42,7 +42,7 @@ class Growing:
         return {
             "round": number, "client": name, "byzantine": name in self.attackers, "attacking": attacking,
             "num_samples": 10, "weight": 0.0 if attacking else 0.25, "score": 9.0 if attacking else 0.5,
-            "flag": attacking, "dropped": None, "norm": 30.0 if attacking else 1.0 + number / 100,
+            "flag": attacking, "status": "ok", "reason": None, "norm": 30.0 if attacking else 1.0 + number / 100,
         }  # fmt: skip
 
     def round_line(self, number):

@@ -227,15 +227,24 @@ def test_a_federation_tells_its_operators_actions(tmp_path, growing):
     assert any(text.startswith("client-1 released: mended") for text in texts)
 
 
-def test_a_quarantined_client_is_left_out_quietly(tmp_path, growing):
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_quarantined_client_is_left_out_quietly(tmp_path, growing, schema):
     run = growing(federation=True)
-    reason = "quarantined: broken scanner"
-    told = [
-        {**run.client_line(1, name), "dropped": reason if name == "client-1" else None}
+    reason = "broken scanner"
+    if schema == 1:
+        client = {"dropped": f"quarantined: {reason}"}
+        round_ = {"dropped": {"client-1": f"quarantined: {reason}"}}
+    else:
+        client = {"status": "quarantined", "reason": reason}
+        round_ = {"left_out": {"client-1": client}}
+    without = {"norm", *(("status", "reason") if schema == 1 else ())}
+    lines = [
+        {k: v for k, v in run.client_line(1, name).items() if k not in without}
+        | (client if name == "client-1" else {})
         for name in run.clients
     ]
-    run.append("clients.jsonl", *({k: v for k, v in line.items() if k != "norm"} for line in told))
-    run.append("rounds.jsonl", {**run.round_line(1), "dropped": {"client-1": reason}})
+    run.append("clients.jsonl", *lines)
+    run.append("rounds.jsonl", {**run.round_line(1), **round_})
     log = AuditLog(run.path / "audit.jsonl")
     log.append("received", round=1, clients={"client-2": {"norm": 3.5, "samples": 10}})
     log.append("quarantine-applied", round=1, client="client-1", reason=reason)
@@ -247,7 +256,9 @@ def test_a_quarantined_client_is_left_out_quietly(tmp_path, growing):
         "where the rule tells no norm, the audit log does"
     )
     assert found.seen["client-2"] > 0
-    silent = {**run.client_line(2, "client-2"), "dropped": "no answer within 600 s", "flag": None}
+    assert json.loads(found.told.rows[1].text)["why"] == "quarantined: broken scanner"
+    absent = {"status": "absent", "reason": "no answer within 600 s"}
+    silent = {**run.client_line(2, "client-2"), **absent, "flag": None}
     run.append("clients.jsonl", silent)
     run.append("rounds.jsonl", run.round_line(2))
     found.look()
@@ -259,6 +270,8 @@ def test_hostile_lines_do_not_stop_the_page(tmp_path, growing):
     hostile = {"round": 1, "client": "</script>" * 100, "score": "high", "weight": float("nan"), "flag": True}
     run.append("clients.jsonl", {"round": "one", "client": "x"}, {"round": 1, "client": 7}, hostile)
     run.append("rounds.jsonl", {"round": 1, "seconds": [], "metrics": "good", "dropped": 3}, {"no": "round"})
+    left_out = {"a": 3, "b": {"status": "gone"}, "c": {"status": "dropped", "reason": ["?"]}}
+    run.append("rounds.jsonl", {"round": 1, "left_out": left_out}, {"round": 1, "left_out": "all"})
     (run.path / "summary.json").write_text("[1, 2]")
     (run.path / "audit.jsonl").write_text('{"event": 3, "client": [], "time": "now"}\n')
     found = only(Feed([tmp_path]))

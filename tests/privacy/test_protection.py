@@ -191,9 +191,9 @@ def test_a_run_ends_where_it_ends_in_the_clear(tiny, tmp_path, mode, rule):
     tiny |= {"aggregator": rule}
     plain = run(load_config(tiny), tmp_path).summary()
     hidden = run(load_config({**tiny, "privacy": {"mode": mode}}), tmp_path).summary()
-    assert hidden["status"] == "finished"
-    assert hidden["final"]["auroc"] == pytest.approx(plain["final"]["auroc"], abs=0.005)
-    assert hidden["final"]["loss"] == pytest.approx(plain["final"]["loss"], abs=1e-3)
+    assert hidden.status == "finished"
+    assert hidden.final["auroc"] == pytest.approx(plain.final["auroc"], abs=0.005)
+    assert hidden.final["loss"] == pytest.approx(plain.final["loss"], abs=1e-3)
 
 
 @pytest.mark.slow
@@ -214,17 +214,17 @@ def test_an_encrypted_run_goes_on_where_it_was_stopped(tiny, tmp_path):
     parts = run(load_config(tiny), tmp_path / "b")
     for one, other in zip(whole.clients(), parts.clients(), strict=True):
         assert one["cosine"] == pytest.approx(other["cosine"], abs=1e-3)
-        assert one["flag"] == other["flag"]
+        assert one.flag == other.flag
 
 
 class TestDifferentialPrivacy:
     def test_epsilon_of_the_whole_run_is_told_every_round_and_in_the_summary(self, tiny, tmp_path):
         tiny |= {"privacy": {"dp": {"epsilon": 2.0, "clip": 0.5}}}
         folder = run(load_config(tiny), tmp_path)
-        spent = [line["privacy"]["epsilon"] for line in folder.rounds()]
+        spent = [line.privacy["epsilon"] for line in folder.rounds()]
         assert spent == sorted(spent)
         assert len(set(spent)) == 4
-        assert folder.summary()["privacy"] == {"epsilon": spent[-1], "delta": 1e-5}
+        assert folder.summary().privacy == {"epsilon": spent[-1], "delta": 1e-5}
         record = yaml.safe_load(folder.config_path.read_text())["record"]
         assert record["privacy"]["noise_multiplier"] == pytest.approx(2.4224, abs=1e-4)
 
@@ -232,12 +232,12 @@ class TestDifferentialPrivacy:
         tiny |= {"privacy": {"dp": {"budget": 4.0}}, "rounds": 50}
         folder = run(load_config(tiny), tmp_path)
         summary = folder.summary()
-        assert summary["status"] == "stopped"
-        assert "privacy budget" in summary["reason"]
-        assert 0 < summary["rounds"] < 50
-        assert summary["privacy"]["epsilon"] <= 4.0
+        assert summary.status == "stopped"
+        assert "privacy budget" in summary.reason
+        assert 0 < summary.rounds < 50
+        assert summary.privacy["epsilon"] <= 4.0
         again = run(load_config(tiny), tmp_path).summary()
-        assert again["rounds"] == summary["rounds"], "asking again spends nothing"
+        assert again.rounds == summary.rounds, "asking again spends nothing"
 
     def test_what_was_spent_survives_a_stop(self, tiny, tmp_path):
         tiny |= {"privacy": {"dp": {}}, "participation": 0.5}
@@ -250,8 +250,8 @@ class TestDifferentialPrivacy:
         with pytest.raises(KeyboardInterrupt):
             run(load_config(tiny), tmp_path / "b", stop)
         parts = run(load_config(tiny), tmp_path / "b")
-        assert parts.summary()["privacy"] == whole.summary()["privacy"]
-        assert json.dumps(parts.summary()["final"]) == json.dumps(whole.summary()["final"])
+        assert parts.summary().privacy == whole.summary().privacy
+        assert json.dumps(parts.summary().final) == json.dumps(whole.summary().final)
 
     def test_rows_are_clipped_and_noised_before_the_rule_sees_them(self, tiny, tmp_path):
         tiny |= {
@@ -269,7 +269,7 @@ class TestDifferentialPrivacy:
         plain = run(load_config(tiny), tmp_path)
         tiny |= {"privacy": {"profile_noise": {"epsilon": 5.0, "clip": 0.5}}}
         noisy = run(load_config(tiny), tmp_path)
-        spent = [line["privacy"]["profile_epsilon"] for line in noisy.rounds()]
+        spent = [line.privacy["profile_epsilon"] for line in noisy.rounds()]
         assert spent == sorted(spent)
         pairs = zip(plain.clients()[:6], noisy.clients()[:6], strict=True)
         assert all(one["norm"] != other["norm"] for one, other in pairs)
@@ -280,8 +280,8 @@ class TestDifferentialPrivacy:
             "privacy": {"mode": "encrypted-fedmed", "dp": {"clip": 0.1, "noise_multiplier": 0.5}},
         }
         folder = run(load_config(tiny), tmp_path)
-        assert folder.summary()["status"] == "finished"
-        assert folder.summary()["privacy"]["epsilon"] > 0
+        assert folder.summary().status == "finished"
+        assert folder.summary().privacy["epsilon"] > 0
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_encrypted_caac_on_intensive_care_data(tmp_path):
     }
     plain = run(load_config(config), tmp_path)
     hidden = run(load_config({**config, "privacy": {"mode": "encrypted-caac"}}), tmp_path)
-    flags = [[line["flag"] for line in folder.clients()] for folder in (plain, hidden)]
+    flags = [[line.flag for line in folder.clients()] for folder in (plain, hidden)]
     assert flags[0] == flags[1]
-    one, other = (folder.summary()["final"]["auroc"] for folder in (plain, hidden))
+    one, other = (folder.summary().final["auroc"] for folder in (plain, hidden))
     assert other == pytest.approx(one, abs=0.005)

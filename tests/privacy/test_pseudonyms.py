@@ -45,10 +45,10 @@ def test_a_run_with_pseudonyms_writes_no_clients_id_anywhere(tmp_path):
             assert b"hospital-" not in path.read_bytes(), path.name
     name = from_key_file(key)
     ids = {name(f"hospital-0{i}") for i in range(5)}
-    assert {line["client"] for line in folder.clients()} == ids
+    assert {line.client for line in folder.clients()} == ids
     rule = torch.load(folder.checkpoint_path, weights_only=True)["federation"]["rule"]
     assert set(rule["clients"]) == ids
     by_hand = {**config, "attack": {"name": "sign-flip", "clients": ["hospital-03"]}}
     attacked = run(load_config(by_hand), tmp_path / "by-hand")
-    assert {line["client"] for line in attacked.clients() if line["byzantine"]} == {name("hospital-03")}
+    assert {line.client for line in attacked.clients() if line.byzantine} == {name("hospital-03")}
     assert json.loads(attacked.summary_path.read_text())["status"] == "finished"

@@ -39,7 +39,7 @@ def test_curves_and_partitions_hold_the_numbers_of_the_runs(runs):
     lines = [trace for trace in curves.data if trace.get("showlegend", True)]
     assert len(lines) == 4
     clean = [r for r in runs if r.method == "caac" and r.attack == "clean"]
-    mean = sum(r.rounds[-1]["metrics"]["auroc"] for r in clean) / 2
+    mean = sum(r.rounds[-1].metrics["auroc"] for r in clean) / 2
     assert next(t for t in lines if t["name"] == "caac, clean")["y"][-1] == pytest.approx(mean, abs=1e-4)
     partitions = list(who_holds_what(runs))
     assert len(partitions) == 2, "one a seed"
@@ -111,7 +111,7 @@ def test_runs_that_are_not_finished_have_a_page_too(runs, tmp_path):
     from wardround.analysis.runs import Run
 
     unfinished = Run(runs[0].folder)
-    unfinished.summary = {}
+    unfinished.summary = None
     text = write_page([unfinished], tmp_path / "page.html", "going on").read_text()
     assert "(+1 unfinished)" in text
     assert "Numbers and statistics" not in text
@@ -122,6 +122,6 @@ def test_what_a_private_run_spent_is_told(tmp_path):
     table = {"name": "synthetic", "samples": 400, "features": 6}
     (config,) = expand({"base": {"dataset": table, "rounds": 2, "privacy": {"dp": {"clip": 1.0}}}})
     folder = run(config, tmp_path)
-    spent = folder.summary()["privacy"]["epsilon"]
+    spent = folder.summary().privacy["epsilon"]
     text = write_page(load_runs([folder.path]), tmp_path / "page.html", "private").read_text()
     assert f'<td data-value="{spent}">{spent:.3f}</td>' in text

@@ -7,6 +7,7 @@ import pytest
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.runs.audit import AuditLog, verify
+from wardround.records import ClientRecord, RoundRecord
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantine, quarantined, release
 
@@ -15,7 +16,7 @@ from wardround.runs.quarantine import quarantine, quarantined, release
 def run(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_config({"name": "fed"})
-    folder.append({"round": 1}, [{"round": 1, "client": f"hospital-{i:02d}"} for i in range(3)])
+    folder.append(RoundRecord(1, clients=[ClientRecord(1, f"hospital-{i:02d}") for i in range(3)]))
     return tmp_path
 
 

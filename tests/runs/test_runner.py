@@ -16,6 +16,7 @@ from wardround import attacks
 from wardround.attacks.base import registry as attack_registry
 from wardround.errors import ConfigError, TooFewClients, WardroundError
 from wardround.experiments import load_config, run
+from wardround.records import LeftOut
 from wardround.runs.runner import build
 
 
@@ -28,9 +29,10 @@ def metrics_bytes(folder):
 
 def lines_without_time(folder):
     rounds = [
-        {k: v for k, v in line.items() if k not in ("seconds", "memory_mb")} for line in folder.rounds()
+        {k: v for k, v in record.line().items() if k not in ("seconds", "memory_mb")}
+        for record in folder.rounds()
     ]
-    return json.dumps([rounds, folder.clients()])
+    return json.dumps([rounds, [record.line() for record in folder.clients()]])
 
 
 def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
@@ -46,28 +48,28 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     assert config["training"]["lr"] == 0.001, "defaults included"
     assert {"wardround", "torch", "platform", "engine", "attack"} <= set(config["record"])
     rounds = folder.rounds()
-    assert [line["round"] for line in rounds] == [1, 2, 3, 4, 5, 6]
-    assert {"train", "attack", "aggregate", "evaluate"} <= set(rounds[0]["seconds"])
-    assert {"auroc", "auprc", "accuracy", "f1", "loss"} == set(rounds[0]["metrics"])
+    assert [line.round for line in rounds] == [1, 2, 3, 4, 5, 6]
+    assert {"train", "attack", "aggregate", "evaluate"} <= set(rounds[0].seconds)
+    assert {"auroc", "auprc", "accuracy", "f1", "loss"} == set(rounds[0].metrics)
     clients = folder.clients()
     assert len(clients) == 36
     assert {"round", "client", "byzantine", "num_samples", "weight", "score", "flag", "anomaly"} <= set(
-        clients[0]
+        clients[0].line()
     )
-    attackers = {line["client"] for line in clients if line["byzantine"]}
+    attackers = {line.client for line in clients if line.byzantine}
     assert attackers == set(config["record"]["attack"]["byzantine"])
     assert len(attackers) == 2
-    assert {line["round"] for line in clients if line["attacking"]} == {4, 5, 6}
+    assert {line.round for line in clients if line.attacking} == {4, 5, 6}
     summary = folder.summary()
-    assert summary["status"] == "finished"
-    assert {"tpr", "fpr", "fnr", "precision", "recall", "f1", "latency"} == set(summary["detection"])
-    assert set(summary["suppression"]) == {"tpr", "fpr"}
+    assert summary.status == "finished"
+    assert {"tpr", "fpr", "fnr", "precision", "recall", "f1", "latency"} == set(summary.detection)
+    assert set(summary.suppression) == {"tpr", "fpr"}
 
 
 def test_weights_of_a_round_sum_to_one(tiny, tmp_path):
     folder = run(load_config(tiny), tmp_path)
     for number in range(1, 7):
-        weights = [line["weight"] for line in folder.clients() if line["round"] == number]
+        weights = [line.weight for line in folder.clients() if line.round == number]
         assert sum(weights) == pytest.approx(1)
 
 
@@ -185,13 +187,13 @@ def test_the_number_of_threads_changes_nothing(tiny, tmp_path, threads):
         f"import torch, json; torch.set_num_threads({threads}); from pathlib import Path\n"
         "from wardround.experiments import load_config, run\n"
         f"folder = run(load_config(json.loads({json.dumps(json.dumps(tiny))!s})), Path({str(tmp_path / 't')!r}))\n"
-        "print(json.dumps(folder.summary()['final']))"
+        "print(json.dumps(folder.summary().final))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
-    expected = run(load_config(tiny), tmp_path / "here").summary()["final"]
+    expected = run(load_config(tiny), tmp_path / "here").summary().final
     assert json.loads(out.stdout) == expected
 
 
@@ -207,7 +209,7 @@ def test_the_order_of_clients_changes_nothing(tiny):
 def test_partial_participation_draws_the_right_number_anew_each_round(tiny, tmp_path):
     folder = run(load_config({**tiny, "participation": 0.5}), tmp_path)
     drawn = [
-        frozenset(line["client"] for line in folder.clients() if line["round"] == number)
+        frozenset(line.client for line in folder.clients() if line.round == number)
         for number in range(1, 7)
     ]
     assert {len(clients) for clients in drawn} == {3}
@@ -216,7 +218,7 @@ def test_partial_participation_draws_the_right_number_anew_each_round(tiny, tmp_
 
 def test_evaluation_every_third_round_and_always_the_last(tiny, tmp_path):
     folder = run(load_config({**tiny, "rounds": 5, "evaluate_every": 3}), tmp_path)
-    assert [line["round"] for line in folder.rounds() if line["metrics"]] == [3, 5]
+    assert [line.round for line in folder.rounds() if line.metrics] == [3, 5]
 
 
 def test_a_client_that_sends_nan_costs_its_row_not_the_run(tiny, tmp_path, monkeypatch):
@@ -232,12 +234,13 @@ def test_a_client_that_sends_nan_costs_its_row_not_the_run(tiny, tmp_path, monke
     }
     folder = run(load_config(tiny), tmp_path)
     rounds, clients = folder.rounds(), folder.clients()
-    assert "dropped" not in rounds[0]
-    assert rounds[1]["dropped"] == {"hospital-02": "not finite"}
-    bad = [line for line in clients if line["client"] == "hospital-02" and line["round"] > 1]
-    assert all(line["weight"] == 0 and line["dropped"] == "not finite" for line in bad)
-    assert folder.summary()["dropped_updates"] == 5
-    assert np.isfinite(folder.summary()["final"]["loss"])
+    assert not rounds[0].left_out
+    assert "left_out" not in rounds[0].line()
+    assert rounds[1].left_out == {"hospital-02": LeftOut("dropped", "not finite")}
+    bad = [line for line in clients if line.client == "hospital-02" and line.round > 1]
+    assert all(line.weight == 0 and (line.status, line.reason) == ("dropped", "not finite") for line in bad)
+    assert folder.summary().dropped_updates == 5
+    assert np.isfinite(folder.summary().final["loss"])
 
 
 def test_a_round_in_which_everyone_sends_nan_is_skipped(tiny, tmp_path, monkeypatch):
@@ -250,10 +253,10 @@ def test_a_round_in_which_everyone_sends_nan_is_skipped(tiny, tmp_path, monkeypa
     tiny |= {"attack": {"name": "nan", "fraction": 1.0, "start": 3, "end": 4}}
     folder = run(load_config(tiny), tmp_path)
     rounds = folder.rounds()
-    assert "0 of 6 updates are well-formed" in rounds[2]["skipped"]
-    assert rounds[2]["metrics"] == rounds[1]["metrics"], "the model stays"
-    assert rounds[3]["metrics"] != rounds[2]["metrics"], "training goes on"
-    assert folder.summary()["skipped_rounds"] == 1
+    assert "0 of 6 updates are well-formed" in rounds[2].skipped
+    assert rounds[2].metrics == rounds[1].metrics, "the model stays"
+    assert rounds[3].metrics != rounds[2].metrics, "training goes on"
+    assert folder.summary().skipped_rounds == 1
 
 
 def test_what_cannot_work_is_said_before_anything_is_written(tiny, tmp_path):

@@ -2,28 +2,36 @@
 
 import pytest
 
-from wardround.runs.summary import detection, detection_latency, summarize, suppression
+from wardround.records import ClientRecord, RoundRecord
+from wardround.runs.summary import detection, detection_latency, flagged, summarize, suppression
 
 
-def line(round, client, flag, byzantine=False, attacking=False, weight=0.25):
-    return {
-        "round": round, "client": client, "flag": flag, "weight": weight,
-        "byzantine": byzantine, "attacking": attacking,
-    }  # fmt: skip
+def record(round, client, flag, byzantine=False, attacking=False, weight=0.25):
+    return ClientRecord(
+        round, client, byzantine=byzantine, attacking=attacking, weight=weight, flag=flag
+    )
+
+
+def rates_of(clients):
+    return detection(clients, flagged(clients))
+
+
+def latency_of(clients):
+    return detection_latency(clients, flagged(clients))
 
 
 def played(attack_flags, benign_flags=(False, False)):
     """One attacker `b` (from round 2 on) and honest clients; a flag a round for each."""
-    lines = []
+    clients = []
     for number, flag in enumerate(attack_flags, start=1):
-        lines.append(line(number, "b", flag, byzantine=True, attacking=number >= 2))
-        lines += [line(number, f"h{i}", benign) for i, benign in enumerate(benign_flags)]
-    return lines
+        clients.append(record(number, "b", flag, byzantine=True, attacking=number >= 2))
+        clients += [record(number, f"h{i}", benign) for i, benign in enumerate(benign_flags)]
+    return clients
 
 
 def test_rates_by_hand():
     # Round 1 is before the attack: the attacker's flag there counts for nothing.
-    rates = detection(played([True, True, False, True, True], benign_flags=(True, False)), "flag")
+    rates = rates_of(played([True, True, False, True, True], benign_flags=(True, False)))
     assert rates["tpr"] == 3 / 4
     assert rates["fnr"] == 1 / 4
     assert rates["recall"] == rates["tpr"]
@@ -33,39 +41,40 @@ def test_rates_by_hand():
 
 
 def test_latency_is_counted_from_the_onset_and_needs_three_rounds_in_a_row():
-    assert detection_latency(played([False, True, True, True])) == 0
-    assert detection_latency(played([False, True, True, False, True, True, True])) == 3
-    assert detection_latency(played([False, True, True, False, True, True])) is None
+    assert latency_of(played([False, True, True, True])) == 0
+    assert latency_of(played([False, True, True, False, True, True, True])) == 3
+    assert latency_of(played([False, True, True, False, True, True])) is None
 
 
 def test_a_clean_run_has_false_alarms_but_nothing_to_find():
-    rates = detection([line(1, "a", True), line(1, "b", False)], "flag")
+    rates = rates_of([record(1, "a", True), record(1, "b", False)])
     assert rates["fpr"] == 0.5
     assert rates["tpr"] is rates["precision"] is rates["f1"] is rates["latency"] is None
 
 
 def test_a_rule_without_flags_has_no_detection_but_suppression():
-    lines = [line(1, c, None, weight=w) for c, w in (("a", 0.4), ("b", 0.4), ("c", 0.18), ("d", 0.02))]
-    lines[3] |= {"byzantine": True, "attacking": True}
-    assert detection(lines, "flag") is None
-    assert suppression(lines) == {"tpr": 1.0, "fpr": 0.0}
-    lines[3]["weight"] = 0.026  # a tenth of 1/4 is 0.025
-    assert suppression(lines) == {"tpr": 0.0, "fpr": 0.0}
+    def clients(weight):
+        honest = [record(1, c, None, weight=w) for c, w in (("a", 0.4), ("b", 0.4), ("c", 0.18))]
+        return [*honest, record(1, "d", None, byzantine=True, attacking=True, weight=weight)]
+
+    assert rates_of(clients(0.02)) is None
+    assert suppression(clients(0.02)) == {"tpr": 1.0, "fpr": 0.0}
+    assert suppression(clients(0.026)) == {"tpr": 0.0, "fpr": 0.0}, "a tenth of 1/4 is 0.025"
 
 
 def test_best_is_chosen_on_validation():
-    def judged(number, test, validation):
-        return {
-            "round": number, "seconds": {"train": 1.0, "aggregate": 0.1},
-            "metrics": {"auroc": test}, "validation": {"auroc": validation},
-        }  # fmt: skip
+    def evaluated(number, test, validation):
+        seconds = {"train": 1.0, "aggregate": 0.1}
+        return RoundRecord(number, seconds, metrics={"auroc": test}, validation={"auroc": validation})
 
-    told = summarize([judged(1, 0.70, 0.6), judged(2, 0.80, 0.9), judged(3, 0.85, 0.8)], [])
-    assert told["best"] == {"round": 2, "auroc": 0.80}
-    assert told["final"] == {"round": 3, "auroc": 0.85}
-    assert told["rounds_to_90"] == 2
+    rounds = [evaluated(1, 0.70, 0.6), evaluated(2, 0.80, 0.9), evaluated(3, 0.85, 0.8)]
+    summary = summarize(rounds, [], "finished")
+    assert summary.best == {"round": 2, "auroc": 0.80}
+    assert summary.final == {"round": 3, "auroc": 0.85}
+    assert summary.rounds_to_90 == 2
 
 
 def test_nothing_done_yet():
-    told = summarize([], [])
-    assert told["final"] is told["best"] is told["detection"] is told["suppression"] is None
+    summary = summarize([], [], "failed", "interrupted")
+    assert (summary.status, summary.reason) == ("failed", "interrupted")
+    assert summary.final is summary.best is summary.detection is summary.suppression is None

@@ -114,14 +114,14 @@ def test_a_run_tells_its_epsilon_and_stops_at_its_budget(tmp_path):
     }
     folder = run(load_config(config), tmp_path)
     assert folder.config()["record"]["engine"] == "opacus"
-    spent = [line["privacy"]["epsilon"] for line in folder.rounds()]
+    spent = [line.privacy["epsilon"] for line in folder.rounds()]
     by_hand = Ledger(1e-5)
     for line in folder.clients():
-        n = line["num_samples"]
-        by_hand.spend({line["client"]: (1.0, min(1.0, 32 / n), -(-n // 32))})
+        n = line.num_samples
+        by_hand.spend({line.client: (1.0, min(1.0, 32 / n), -(-n // 32))})
     assert spent[-1] == pytest.approx(by_hand.epsilon())
     config["privacy"]["dp"]["budget"] = (spent[0] + spent[1]) / 2
-    assert run(load_config(config), tmp_path).summary()["rounds"] == 1
+    assert run(load_config(config), tmp_path).summary().rounds == 1
 
 
 def test_unit_patient_needs_its_multiplier():

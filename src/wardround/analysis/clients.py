@@ -6,13 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
 from wardround.analysis.runs import Run
+from wardround.records import ClientRecord
 
 __all__ = ["distance_from_the_rest", "minority_clients", "own_metrics", "shares_of_weight", "variation"]
-
-Lines = Sequence[dict[str, Any]]
 
 
 def distance_from_the_rest(held: Mapping[str, Sequence[int]]) -> dict[str, float]:
@@ -44,27 +42,28 @@ def minority_clients(run: Run) -> list[str]:
     return farthest[: max(1, len(honest) // 4)]
 
 
-def shares_of_weight(clients: Lines) -> dict[str, float]:
+def shares_of_weight(clients: Sequence[ClientRecord]) -> dict[str, float]:
     """Each client's mean weight over its rounds as a multiple of an equal share 1/N."""
     present: dict[int, int] = defaultdict(int)
-    for line in clients:
-        present[line["round"]] += line.get("weight") is not None
+    for record in clients:
+        present[record.round] += record.weight is not None
     shares: dict[str, list[float]] = defaultdict(list)
-    for line in clients:
-        if line.get("weight") is not None:
-            shares[line["client"]].append(line["weight"] * present[line["round"]])
+    for record in clients:
+        if record.weight is not None:
+            shares[record.client].append(record.weight * present[record.round])
     return {client: fmean(values) for client, values in shares.items()}
 
 
-def variation(clients: Lines, column: str) -> float | None:
+def variation(clients: Sequence[ClientRecord], column: str) -> float | None:
     """How restless a column is for honest clients: the coefficient of variation over rounds, mean over clients.
 
     0 means that a client is judged alike in all rounds.
     """
     values: dict[str, list[float]] = defaultdict(list)
-    for line in clients:
-        if not line["byzantine"] and line.get(column) is not None and math.isfinite(line[column]):
-            values[line["client"]].append(line[column])
+    for record in clients:
+        value = None if record.byzantine else record.get(column)
+        if value is not None and math.isfinite(value):
+            values[record.client].append(value)
     found = [
         pstdev(own) / abs(fmean(own)) for own in values.values() if len(own) > 1 and abs(fmean(own)) > 1e-12
     ]
@@ -73,7 +72,5 @@ def variation(clients: Lines, column: str) -> float | None:
 
 def own_metrics(run: Run, metric: str) -> dict[str, float]:
     """A test metric of the final model on each client's own kind of patients, where it is defined."""
-    last: dict[str, dict[str, float]] = next(
-        (line["per_client"] for line in reversed(run.rounds) if line.get("per_client")), {}
-    )
-    return {client: told[metric] for client, told in last.items() if told.get(metric) is not None}
+    last = next((record.per_client for record in reversed(run.rounds) if record.per_client), {})
+    return {client: value for client, metrics in last.items() if (value := metrics.get(metric)) is not None}

@@ -10,7 +10,8 @@ from typing import Any
 
 from wardround.analysis import clients as judged
 from wardround.analysis.runs import CLEAN, Run
-from wardround.runs.summary import SUPPRESSED_BELOW, detection, detection_latency, rates_by_round
+from wardround.records import ClientRecord
+from wardround.runs.summary import detection, flagged, rates_by_round, suppressed
 
 __all__ = ["BASELINE", "MEASURES", "Measure", "Measured", "measure_all"]
 
@@ -92,9 +93,9 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     finished = [run for run in runs if run.finished]
     measured = []
     for done, run in enumerate(finished, start=1):
-        lines = run.clients  # read once: this is most of the work
-        shares = judged.shares_of_weight(lines)
-        measured.append(Measured(run, _own(run, lines, shares), shares))
+        clients = run.clients  # read once: this is most of the work
+        shares = judged.shares_of_weight(clients)
+        measured.append(Measured(run, _own(run, clients, shares), shares))
         progress(done)
     clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
     best: dict[tuple[str, int], float] = {}
@@ -116,57 +117,51 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     return measured
 
 
-def _own(run: Run, lines: list[dict[str, Any]], shares: dict[str, float]) -> dict[str, float | None]:
+def _own(run: Run, clients: list[ClientRecord], shares: dict[str, float]) -> dict[str, float | None]:
     curve = [value for _, value in run.curve]
     values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
     values |= {"loss": run.final("loss"), "attack_success": run.final("attack_success")}
     values["mean_auroc"] = fmean(curve) if curve else None
     values["broken_rounds"] = run.broken_rounds
-    values |= _verdicts(run, lines)
-    values["score_variation"] = judged.variation(lines, "score")
-    values["threshold_variation"] = judged.variation(lines, "threshold")
+    values |= _verdicts(run, clients)
+    values["score_variation"] = judged.variation(clients, "score")
+    values["threshold_variation"] = judged.variation(clients, "threshold")
     minority = [shares[client] for client in judged.minority_clients(run) if client in shares]
     values["minority_share"] = fmean(minority) if minority else None
     values["least_minority_share"] = min(minority, default=None)
     own = judged.own_metrics(run, "auroc")
     values["worst_client_auroc"] = min(own.values(), default=None)
     values["mean_client_auroc"] = fmean(own.values()) if own else None
-    spent = sorted(line["seconds"]["aggregate"] for line in run.rounds)
+    spent = sorted(record.seconds["aggregate"] for record in run.rounds)
     values["aggregate_ms"] = 1000 * spent[len(spent) // 2] if spent else None
-    values["memory_mb"] = max((line.get("memory_mb") or 0.0 for line in run.rounds), default=None)
+    values["memory_mb"] = max((record.memory_mb or 0.0 for record in run.rounds), default=None)
     return values
 
 
-def _verdicts(run: Run, lines: list[dict[str, Any]]) -> dict[str, float | None]:
+def _verdicts(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
     """Rates over the whole run and over windows, by flags and by weights."""
-    present: dict[int, int] = defaultdict(int)
-    for line in lines:
-        present[line["round"]] += line.get("weight") is not None
-    for line in lines:
-        known = line.get("weight") is not None
-        line["low"] = line["weight"] < SUPPRESSED_BELOW / present[line["round"]] if known else None
     values: dict[str, float | None] = {}
-    flags, low = detection(lines, "flag"), detection(lines, "low")
+    flags, low = flagged(clients), suppressed(clients)
+    by_flags, by_weights = detection(clients, flags), detection(clients, low)
     for name in ("tpr", "fpr", "fnr", "precision", "f1", "latency"):
-        values[f"flag_{name}"] = None if flags is None else flags[name]
-    for name in ("tpr", "fpr", "fnr"):
-        values[f"low_{name}"] = None if low is None else low[name]
-    values["low_latency"] = None if low is None else detection_latency(lines, "low")
-    values |= _windows(run, lines)
+        values[f"flag_{name}"] = None if by_flags is None else by_flags[name]
+    for name in ("tpr", "fpr", "fnr", "latency"):
+        values[f"low_{name}"] = None if by_weights is None else by_weights[name]
+    values |= _windows(run, clients)
     drifting = set(run.drifting)
     since = (run.config["dataset"].get("drift") or {}).get("start", 0)
-    moving = [line for line in lines if line["client"] in drifting and line["round"] > since]
-    values["drift_fpr"] = _mean([line["low"] for line in moving])
-    values["drift_flag_fpr"] = _mean([line.get("flag") for line in moving])
+    moving = [i for i, record in enumerate(clients) if record.client in drifting and record.round > since]
+    values["drift_fpr"] = _mean([low[i] for i in moving])
+    values["drift_flag_fpr"] = _mean([flags[i] for i in moving])
     return values
 
 
-def _windows(run: Run, lines: list[dict[str, Any]]) -> dict[str, float | None]:
-    rates = rates_by_round(lines, "flag")
+def _windows(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
+    rates = rates_by_round(clients, flagged(clients))
     last = max(rates, default=0)
 
     def over(rate: str, first: int, end: int) -> float | None:
-        return _mean([told[rate] for number, told in rates.items() if first <= number < end])
+        return _mean([rates_then[rate] for number, rates_then in rates.items() if first <= number < end])
 
     late = last - LATE_WINDOW + 1
     values = {"flag_tpr_late": over("tpr", late, last + 1), "flag_fpr_late": over("fpr", late, last + 1)}

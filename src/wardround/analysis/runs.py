@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.folder import RunFolder, find_runs
 
 __all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
@@ -43,22 +44,27 @@ class Run:
         self.setting_keys: tuple[str, ...] = ()
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
-        """Empty while the run goes on."""
-        return self.folder.summary() or {}
+    def summary(self) -> Summary | None:
+        """None while the run continues."""
+        return self.folder.summary()
 
     @cached_property
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundRecord]:
         return self.folder.rounds()
 
     @property
-    def clients(self) -> list[dict[str, Any]]:
-        """Read anew each time: the lines of hundreds of runs do not fit into memory together."""
+    def clients(self) -> list[ClientRecord]:
+        """Read anew each time: the records of hundreds of runs do not fit into memory together."""
         return self.folder.clients()
 
     @property
     def finished(self) -> bool:
-        return self.summary.get("status") == "finished"
+        return self.summary is not None and self.summary.finished
+
+    @property
+    def detection(self) -> Mapping[str, Any]:
+        """The rates of the rule's flags; empty where it raises none, or the run has not ended."""
+        return (self.summary.detection if self.summary else None) or {}
 
     @property
     def method(self) -> str:
@@ -109,14 +115,14 @@ class Run:
     @property
     def epsilon(self) -> float | None:
         """ε of the whole run, where updates were protected by differential privacy."""
-        return (self.summary.get("privacy") or {}).get("epsilon")
+        return ((self.summary.privacy if self.summary else None) or {}).get("epsilon")
 
     def final(self, metric: str) -> float | None:
         """A test metric after the last round; the AUROC of a model that was broken is chance."""
-        told = self.summary.get("final")
-        if told is None:
+        metrics = self.summary.final if self.summary else None
+        if metrics is None:
             return None
-        return CHANCE if metric == "auroc" and told.get("auroc") is None else told.get(metric)
+        return CHANCE if metric == "auroc" and metrics.get("auroc") is None else metrics.get(metric)
 
     @cached_property
     def curve(self) -> list[tuple[int, float]]:
@@ -124,14 +130,13 @@ class Run:
 
         Leaving such rounds out would make a rule look the better the sooner it breaks.
         """
-        judged = [line for line in self.rounds if line.get("metrics")]
-        values = [(line["round"], line["metrics"].get("auroc")) for line in judged]
+        values = [(record.round, record.metrics.get("auroc")) for record in self.rounds if record.metrics]
         return [(number, CHANCE if value is None else value) for number, value in values]
 
     @cached_property
     def broken_rounds(self) -> int:
         """Evaluated rounds in which the model's output was not finite."""
-        return sum(1 for line in self.rounds if line.get("metrics") and line["metrics"].get("auroc") is None)
+        return sum(1 for record in self.rounds if record.metrics and record.metrics.get("auroc") is None)
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
         values = self.config[section]

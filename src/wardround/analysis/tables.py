@@ -60,9 +60,10 @@ def _line(
         for run in finished
         if (before := clean.get((setting, method, run.seed))) is not None
     ]
-    has_flags = any(run.summary.get("detection") for run in finished)
-    source = "detection" if has_flags else "suppression"
-    rates = [run.summary[source] for run in finished if run.summary.get(source)]
+    summaries = [run.summary for run in finished if run.summary is not None]
+    detections = [summary.detection for summary in summaries if summary.detection]
+    has_flags = bool(detections)
+    rates = detections or [summary.suppression for summary in summaries if summary.suppression]
     return Comparison(
         setting,
         method,

@@ -55,14 +55,14 @@ def serve(
         _warn_insecure()
     summary = server.serve(_print_to_stderr if as_json else _print)
     if as_json:
-        print(json.dumps({"folder": str(server.folder.path), **summary}))
+        print(json.dumps({"folder": str(server.folder.path), **summary.plain()}))
         return
-    final = summary.get("final") or {}
+    final = summary.final or {}
     measures = [
         f"{name} {value:.3f}" for name, value in final.items() if name != "round" and value is not None
     ]
-    reason = f" ({summary['reason']})" if summary.get("reason") else ""
-    print(f"{summary['status']} after {summary['rounds']} rounds{reason}: {', '.join(measures)}")
+    reason = f" ({summary.reason})" if summary.reason else ""
+    print(f"{summary.status} after {summary.rounds} rounds{reason}: {', '.join(measures)}")
     print(server.folder.path)
 
 

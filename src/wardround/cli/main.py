@@ -151,16 +151,16 @@ def run(
             out,
             lambda told: note(Event("round", name, told.round, (told.metrics or {}).get("auroc"))),
         )
-        note(Event("finished", name, checked.rounds, ((folder.summary() or {})["final"] or {}).get("auroc")))
-    summary = folder.summary()
-    assert summary is not None
+        summary = folder.summary()
+        assert summary is not None
+        note(Event("finished", name, checked.rounds, summary.auroc))
     if as_json:
-        print(json.dumps({"folder": str(folder.path), **summary}))
+        print(json.dumps({"folder": str(folder.path), **summary.plain()}))
         return
-    final = summary["final"] or {}
+    final = summary.final or {}
     print(
-        f"{summary['status']} after {summary['rounds']} rounds"
-        + (f" ({summary['reason']})" if summary.get("reason") else "")
+        f"{summary.status} after {summary.rounds} rounds"
+        + (f" ({summary.reason})" if summary.reason else "")
         + ": "
         + ", ".join(
             f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None

@@ -65,7 +65,7 @@ def estimate(configs: Sequence[RunConfig], out: Path, jobs: int) -> Estimate:
 
 def _is_finished(config: RunConfig, out: Path) -> bool:
     summary = RunFolder(out / config.run_name).summary()
-    return summary is not None and summary["status"] == "finished"
+    return summary is not None and summary.finished
 
 
 def _kind(config: RunConfig) -> str:

@@ -51,5 +51,5 @@ def run_and_tell(values: dict[str, Any], out: Path, tell: Listener) -> Event:
     except Exception as error:
         traceback.print_exc()
         return Event("failed", name, reason=f"{type(error).__name__}: {error}")
-    summary = folder.summary() or {}
-    return Event("finished", name, config.rounds, (summary.get("final") or {}).get("auroc"))
+    summary = folder.summary()
+    return Event("finished", name, config.rounds, None if summary is None else summary.auroc)

@@ -74,8 +74,8 @@ def run_many(
     waiting = []
     for config in configs:
         summary = RunFolder(out / config.run_name).summary()
-        if summary is not None and summary["status"] == "finished":
-            note(Event("skipped", config.run_name, config.rounds, (summary["final"] or {}).get("auroc")))
+        if summary is not None and summary.finished:
+            note(Event("skipped", config.run_name, config.rounds, summary.auroc))
         else:
             waiting.append(config)
     if waiting:

@@ -12,7 +12,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from wardround.errors import ConfigError, require
 from wardround.experiments.events import Event, Listener
+from wardround.records import RoundRecord
 from wardround.runs.config import RECORD
 from wardround.runs.folder import RunFolder
 
@@ -157,30 +158,29 @@ class _Follower:
                 if not raw.endswith(b"\n"):
                     break  # half written: next time
                 self.offset += len(raw)
-                line = json.loads(raw)
-                if line["round"] > self.known:
-                    self.sink.log(self.name, _metrics(line), line["round"])
-                    self.known = line["round"]
+                record = RoundRecord.from_line(json.loads(raw))
+                if record.round > self.known:
+                    self.sink.log(self.name, _metrics(record), record.round)
+                    self.known = record.round
 
     def end(self, status: str) -> None:
         if self.known is not None:
-            self.sink.end(self.name, self.folder, status, _numbers(self.folder.summary() or {}))
+            summary = self.folder.summary()
+            values = {} if summary is None else summary.plain()
+            numbers = _numbers({name: value for name, value in values.items() if name != "schema"})
+            self.sink.end(self.name, self.folder, status, numbers)
 
 
-def _metrics(line: dict[str, Any]) -> dict[str, float]:
-    parts = {
-        "test": line.get("metrics"),
-        "validation": line.get("validation"),
-        "seconds": line.get("seconds"),
-    }
-    return {"round": float(line["round"]), **_numbers({key: value for key, value in parts.items() if value})}
+def _metrics(record: RoundRecord) -> dict[str, float]:
+    parts = {"test": record.metrics, "validation": record.validation, "seconds": record.seconds}
+    return {"round": float(record.round), **_numbers({key: value for key, value in parts.items() if value})}
 
 
-def _numbers(values: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Nested numbers with dotted names; what is no number is left out."""
     found: dict[str, float] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             found |= _numbers(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             found[f"{prefix}{key}"] = float(value)

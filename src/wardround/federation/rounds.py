@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+
+from wardround.records import ClientRecord, LeftOut
 
 __all__ = ["RoundResult", "Schedule", "peak_memory_mb", "timed"]
 
@@ -35,7 +36,7 @@ class RoundResult:
 
     round: int
     seconds: dict[str, float]
-    clients: list[dict[str, Any]]
+    clients: list[ClientRecord]
     metrics: dict[str, float] | None = None
     """On the test split, where the round has an evaluation."""
     validation: dict[str, float] | None = None
@@ -43,7 +44,7 @@ class RoundResult:
     """Each client's own figures on its share of the test split: after the last round, and in every evaluated
     round where BatchNorm stays local."""
     skipped: str | None = None
-    dropped: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
     privacy: dict[str, float] | None = None
     """What the run has spent so far, where it has differential privacy."""
     memory_mb: float = 0.0

@@ -11,24 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wardround.aggregators._math.kernels import weighted_sum
-from wardround.aggregators.base import Aggregator, sample_weights
+from wardround.aggregators.base import Aggregator
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
 from wardround.federation.evaluation import evaluate, predict
 from wardround.federation.practice_ground import Server
-from wardround.federation.rounds import RoundResult, Schedule, timed
+from wardround.federation.rounds import RoundResult, Schedule
 from wardround.privacy.protection import Protection
 from wardround.randomness import numpy_generator, seed_for
+from wardround.records import ClientRecord, LeftOut
 from wardround.training.base import ClientData, ClientTask, Trainer, TrainingParams
 from wardround.updates import Aggregation, Layout, Updates
 
 __all__ = ["ServerHalf"]
 
 ROOT = "server-root"
-YARDSTICK_ROUNDS = 5
-"""Rounds in which a plain mean is timed beside the rule."""
 
 
 class ServerHalf:
@@ -106,9 +104,6 @@ class ServerHalf:
         self, round: int, updates: Updates, result: Aggregation, seconds: dict[str, float]
     ) -> RoundResult:
         """Move the model on by what the rule made of the round."""
-        if round <= YARDSTICK_ROUNDS and updates.dimension == self.layout.size:
-            with timed(seconds, "plain_mean"):  # the yardstick of the rule's overhead
-                weighted_sum(updates.matrix, sample_weights(updates, None))
         self.previous_weights = self.weights
         if result.skipped is None:
             self.weights = self.weights + self.schedule.server_lr * result.delta.to(self.weights.dtype)
@@ -117,10 +112,10 @@ class ServerHalf:
             seconds,
             self._client_lines(updates, result, round),
             skipped=result.skipped,
-            dropped=result.dropped,
+            left_out={client: LeftOut("dropped", reason) for client, reason in result.dropped.items()},
         )
 
-    def _client_lines(self, updates: Updates, result: Aggregation, round: int) -> list[dict[str, Any]]:
+    def _client_lines(self, updates: Updates, result: Aggregation, round: int) -> list[ClientRecord]:
         def column(values: Tensor | None) -> list[Any]:
             return [None] * len(updates) if values is None else values.tolist()
 
@@ -137,18 +132,19 @@ class ServerHalf:
             strict=True,
         )
         return [
-            {
-                "round": round,
-                "client": client,
-                "byzantine": client in self.campaign.byzantine,
-                "attacking": client in self.campaign.byzantine and self.campaign.active(round),
-                "num_samples": int(samples) if math.isfinite(samples) else samples,
-                "weight": weight,
-                "score": score,
-                "flag": flag,
-                "dropped": result.dropped.get(client),
-                **{name: values[i] for name, values in own.items()},
-            }
+            ClientRecord(
+                round,
+                client,
+                "dropped" if client in result.dropped else "ok",
+                result.dropped.get(client),
+                byzantine=client in self.campaign.byzantine,
+                attacking=client in self.campaign.byzantine and self.campaign.active(round),
+                num_samples=int(samples) if math.isfinite(samples) else samples,
+                weight=weight,
+                score=score,
+                flag=flag,
+                columns={name: values[i] for name, values in own.items()},
+            )
             for i, (client, samples, weight, score, flag) in enumerate(lines)
         ]
 

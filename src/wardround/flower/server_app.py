@@ -12,9 +12,9 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from wardround.federation.rounds import RoundResult
 from wardround.flower.config import given
 from wardround.flower.server.coordinator import coordinate
+from wardround.records import RoundRecord
 
 __all__ = ["app"]
 
@@ -26,12 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     """All rounds."""
     run = context.run_config
     config = given(str(run.get("config", "")), str(run.get("config-text", "")))
-    folder = coordinate(config, grid, Path(str(run.get("out", "runs"))), _tell)
+    folder = coordinate(config, grid, Path(str(run.get("out", "runs"))), _log)
     log(INFO, "finished: %s", folder.path)
 
 
-def _tell(result: RoundResult) -> None:
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in (result.metrics or {}).items())
-    log(INFO, "round %s: %s", result.round, result.skipped or figures or "done")
-    for client, reason in result.dropped.items():
-        log(INFO, "round %s: without %s (%s)", result.round, client, reason)
+def _log(record: RoundRecord) -> None:
+    metrics = (record.metrics or {}).items()
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics if value is not None)
+    log(INFO, "round %s: %s", record.round, record.skipped or figures or "done")
+    for client, left_out in record.left_out.items():
+        log(INFO, "round %s: without %s (%s)", record.round, client, left_out.reason)

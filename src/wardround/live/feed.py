@@ -78,7 +78,7 @@ class Feed:
                 self.want(max(self.runs.values(), key=lambda run: run.path.stat().st_mtime).id)
         more = False
         for run in list(self.runs.values()):
-            if searching or run.detailed or run.summary.get("status") not in ENDED:
+            if searching or run.detailed or run.summary is None or run.summary.status not in ENDED:
                 changed, unread = run.look()
                 more |= unread
                 if changed:

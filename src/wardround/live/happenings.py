@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SET_ASIDE", "Happening", "of_audit", "of_clients", "of_round", "of_summary"]
+from wardround.records import ClientRecord, RoundRecord, Summary
+
+__all__ = ["Happening", "of_audit", "of_clients", "of_round", "of_summary"]
 
 NAMED = 6  # clients named in one event
 LONGEST = 500  # characters: reasons come from operators and clients
@@ -14,8 +16,6 @@ ROUTINE = {"received", "weights", "dropped", "round-skipped", "quarantine-applie
     f"run-{status}" for status in ("finished", "failed", "stopped")
 }
 """Audit events that the tables show better, or that the round's own line or the summary tells already."""
-SET_ASIDE = "quarantined: "
-"""How the reason begins for which a quarantined client's update is dropped, round after round."""
 FIELDS = {"line", "time", "event", "previous", "hash", "round", "client", "reason"}
 
 
@@ -33,9 +33,9 @@ class Happening:
         return {name: value for name, value in told.items() if value is not None}
 
 
-def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happening]:
+def of_round(record: RoundRecord, config: Mapping[str, Any]) -> list[Happening]:
     """Skipped rounds, dropped updates, a model that broke, the onset and end of an attack."""
-    number, told = line["round"], []
+    number, told = record.round, []
     attack = config.get("attack")
     byzantine = (config.get("record") or {}).get("attack", {}).get("byzantine")
     if isinstance(attack, dict) and byzantine:
@@ -45,32 +45,29 @@ def of_round(line: Mapping[str, Any], config: Mapping[str, Any]) -> list[Happeni
             )
         if attack.get("end") == number:
             told.append(Happening("attack", "the attack is over", number))
-    if line.get("skipped"):
-        told.append(Happening("skipped", f"the round was skipped: {line['skipped']}", number))
-    dropped = line.get("dropped")
-    if isinstance(dropped, dict):
-        dropped = {who: why for who, why in dropped.items() if not str(why).startswith(SET_ASIDE)}
-    if isinstance(dropped, dict) and dropped:
+    if record.skipped:
+        told.append(Happening("skipped", f"the round was skipped: {record.skipped}", number))
+    dropped = {who: one.reason for who, one in record.left_out.items() if one.status != "quarantined"}
+    if dropped:
         words = "; ".join(f"{client}: {reason}" for client, reason in list(dropped.items())[:NAMED])
         more = f"; and {len(dropped) - NAMED} more" if len(dropped) > NAMED else ""
         told.append(Happening("dropped", f"dropped {words}{more}", number))
-    metrics = line.get("metrics")
-    if isinstance(metrics, dict) and "auroc" in metrics and metrics["auroc"] is None:
+    if record.metrics is not None and record.metrics.get("auroc", 0.0) is None:
         told.append(Happening("broken", "the model's output is not finite", number))
     return told
 
 
 def of_clients(
-    round: int, lines: Sequence[Mapping[str, Any]], before: set[str]
+    round: int, clients: Sequence[ClientRecord], before: set[str]
 ) -> tuple[list[Happening], set[str]]:
     """Whose flag was raised or lifted in this round; and who is flagged after it.
 
-    >>> of_clients(4, [{"client": "a", "flag": True}, {"client": "b", "flag": False}], {"b"})
+    >>> of_clients(4, [ClientRecord(4, "a", flag=True), ClientRecord(4, "b", flag=False)], {"b"})
     ([Happening(sort='flagged', text='flagged: a', round=4, time=None),
       Happening(sort='cleared', text='no longer flagged: b', round=4, time=None)], {'a'})
     """
-    raised = [line["client"] for line in lines if line.get("flag") and line["client"] not in before]
-    lifted = [line["client"] for line in lines if line.get("flag") is False and line["client"] in before]
+    raised = [record.client for record in clients if record.flag and record.client not in before]
+    lifted = [record.client for record in clients if record.flag is False and record.client in before]
     told = []
     if raised:
         told.append(Happening("flagged", f"flagged: {_some(raised)}", round))
@@ -79,14 +76,13 @@ def of_clients(
     return told, (before | set(raised)) - set(lifted)
 
 
-def of_summary(summary: Mapping[str, Any]) -> list[Happening]:
+def of_summary(summary: Summary | None) -> list[Happening]:
     """How the run ended."""
-    status, reason = summary.get("status"), summary.get("reason")
-    if not status:
+    if summary is None:
         return []
-    sort = "budget" if status == "stopped" and "budget" in str(reason) else str(status)
-    rounds = summary.get("rounds")
-    return [Happening(sort, f"{status}" + (f": {reason}" if reason else ""), rounds)]
+    status, reason = summary.status, summary.reason
+    sort = "budget" if status == "stopped" and "budget" in str(reason) else status
+    return [Happening(sort, status + (f": {reason}" if reason else ""), summary.rounds)]
 
 
 def of_audit(line: Mapping[str, Any], round: int | None = None) -> list[Happening]:

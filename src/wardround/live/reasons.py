@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from wardround.records import ClientRecord
+
 __all__ = ["Peers", "columns_of", "number", "stands_out", "why"]
 
-KNOWN = {"round", "client", "byzantine", "attacking", "num_samples", "weight", "score", "flag", "dropped"}
-"""What every line has; the rest are the rule's own columns."""
 VERDICTS = {
     1: "norm far above that of clients of its size",
     2: "norm far above its own past",
@@ -34,56 +34,57 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def columns_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The rule's own numbers in a client's line."""
-    found = {name: number(value) for name, value in line.items() if name not in KNOWN}
-    return {name: value for name, value in found.items() if value is not None}
+def columns_of(record: ClientRecord) -> dict[str, float]:
+    """The rule's own numbers on a client."""
+    return {name: known for name, value in record.columns.items() if (known := number(value)) is not None}
 
 
 class Peers:
-    """The clients of a round that were neither flagged nor dropped: what is usual among them, column by column."""
+    """The clients of a round that were neither flagged nor left out: what is usual among them, column by column."""
 
-    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self._lines = lines
+    def __init__(self, records: Sequence[ClientRecord]) -> None:
+        self._records = records
         self._usual: dict[str, tuple[float, float] | None] = {}
 
     def usual(self, column: str) -> tuple[float, float] | None:
         """Median and usual distance from it; None where too few tell a number."""
         if column not in self._usual:
-            told = [value for line in self._lines if (value := number(line.get(column))) is not None]
-            middle = median(told) if len(told) >= FEW else 0.0
-            distance = median(abs(value - middle) for value in told) if len(told) >= FEW else 0.0
-            self._usual[column] = (middle, SPREAD * distance) if len(told) >= FEW else None
+            values = [value for one in self._records if (value := number(one.get(column))) is not None]
+            middle = median(values) if len(values) >= FEW else 0.0
+            distance = median(abs(value - middle) for value in values) if len(values) >= FEW else 0.0
+            self._usual[column] = (middle, SPREAD * distance) if len(values) >= FEW else None
         return self._usual[column]
 
 
-def why(line: Mapping[str, Any], peers: Peers) -> str:
-    """One sentence on a flagged or dropped client; empty for one that is neither.
+def why(record: ClientRecord, peers: Peers) -> str:
+    """One sentence on a client that was flagged or left out; empty for one that is neither.
 
-    >>> peers = Peers([{"norm": 1.0}, {"norm": 1.1}, {"norm": 0.9}, {"norm": 1.2}])
-    >>> why({"flag": True, "score": 7.2, "norm": 12.0}, peers)
+    >>> peers = Peers([ClientRecord(1, "a", columns={"norm": norm}) for norm in (1.0, 1.1, 0.9, 1.2)])
+    >>> why(ClientRecord(1, "b", flag=True, score=7.2, columns={"norm": 12.0}), peers)
     'score 7.2; norm 12, the others 1.05'
-    >>> why({"flag": True, "score": 7.2, "why": 4.0}, peers)
+    >>> why(ClientRecord(1, "b", flag=True, score=7.2, columns={"why": 4.0}), peers)
     "too close to another client's row; score 7.2"
+    >>> why(ClientRecord(1, "b", "absent", "no answer within 600 s"), peers)
+    'absent: no answer within 600 s'
     """
-    if line.get("dropped"):
-        return f"dropped: {line['dropped']}"
-    if not line.get("flag"):
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    if not record.flag:
         return ""
-    score = number(line.get("score"))
-    verdict = VERDICTS.get(int(number(line.get("why")) or 0))
-    told = [verdict] if verdict else []
-    told += [] if score is None else [f"score {score:.3g}"]
-    return "; ".join(told + stands_out(line, peers)) or "flagged by the rule"
+    score = number(record.score)
+    verdict = VERDICTS.get(int(number(record.get("why")) or 0))
+    words = [verdict] if verdict else []
+    words += [] if score is None else [f"score {score:.3g}"]
+    return "; ".join(words + stands_out(record, peers)) or "flagged by the rule"
 
 
-def stands_out(line: Mapping[str, Any], peers: Peers, most: int = 2) -> list[str]:
+def stands_out(record: ClientRecord, peers: Peers, most: int = 2) -> list[str]:
     """The columns in which a client is farthest from the median of its peers, farthest first."""
     found = []
-    for name, value in columns_of(line).items():
+    for name, value in columns_of(record).items():
         usual = peers.usual(name)
         if (
-            usual is None or name == "why" or value == line.get("score")
+            usual is None or name == "why" or value == record.score
         ):  # a rule may tell its score as a column, too
             continue
         middle, spread = usual

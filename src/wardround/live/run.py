@@ -10,19 +10,22 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import yaml
 
-from wardround.live.happenings import SET_ASIDE, Happening, of_audit, of_clients, of_round, of_summary
+from wardround.errors import DataError
+from wardround.live.happenings import Happening, of_audit, of_clients, of_round, of_summary
+from wardround.live.lines import LONGEST_NAME, read_client, read_round, read_summary
 from wardround.live.reasons import Peers, columns_of, number, why
 from wardround.live.tail import News, Tail
+from wardround.records import ClientRecord, Summary, check_schema
 
 __all__ = ["LONGEST_NAME", "MARKS", "Record", "RunFeed", "Told"]
 
-LONGEST_NAME = 200  # of a client: names come from the clients themselves
 RECENT = 12  # rounds that the time a round takes is estimated from
 MARKS = {"fine": "0", "flagged": "1", "dropped": "2", "set aside": "3", "no verdict": "-"}
 
@@ -82,12 +85,12 @@ class RunFeed:
         self.metrics: dict[str, float] = {}
         self.epsilon: float | None = None
         self.federation = False
-        self.summary: dict[str, Any] = {}
+        self.summary: Summary | None = None
         self.unreadable = 0
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._waits: deque[float] = deque(maxlen=RECENT)
         self._written = 0.0
-        self._waiting: dict[int, list[dict[str, Any]]] = {}
+        self._waiting: dict[int, list[ClientRecord]] = {}
         self._flagged: set[str] = set()
         self._audited: int | None = None
         self._norms: dict[str, float | None] = {}
@@ -95,7 +98,7 @@ class RunFeed:
         self._received: dict[str, int] = {}
         """The last round in which a federation's client sent something: silent ones have a line, too."""
         self._counts: dict[int, list[int]] = {}
-        self._latest: dict[int, tuple[dict[str, Any], str, Peers]] = {}
+        self._latest: dict[int, tuple[ClientRecord, str, Peers]] = {}
         self._stats = {}
 
     @property
@@ -142,14 +145,19 @@ class RunFeed:
             except (OSError, yaml.YAMLError):
                 loaded = None
             self.config = loaded if isinstance(loaded, dict) else {}
-            self._name(_mapping(_mapping(self.config.get("record")).get("clients")))
+            record = _mapping(self.config.get("record"))
+            try:
+                check_schema(record, self.path / "config.yaml")
+            except DataError as error:  # show what can be read of it, and say why it may be wrong
+                self._tell([Happening("schema", str(error))])
+            self._name(_mapping(record.get("clients")))
         if self._replaced("summary.json"):
             changed = True
             try:
                 loaded = json.loads((self.path / "summary.json").read_bytes())
             except (OSError, ValueError):
                 loaded = None
-            self.summary = loaded if isinstance(loaded, dict) else {}
+            self.summary = read_summary(loaded)
             self._tell(of_summary(self.summary))
         return changed
 
@@ -170,28 +178,29 @@ class RunFeed:
             self._waits.append((self._rounds.modified - self._written) / len(lines))
         self._written = self._rounds.modified
         for line in lines:
-            if not isinstance(line.get("round"), int):
+            record = read_round(line)
+            if record is None:
                 self.unreadable += 1
                 continue
-            self.round = max(self.round, line["round"])
+            self.round = max(self.round, record.round)
             metrics = {
-                str(name): value
-                for name, told in _mapping(line.get("metrics")).items()
-                if (value := number(told)) is not None
+                str(name): known
+                for name, value in (record.metrics or {}).items()
+                if (known := number(value)) is not None
             }
             self.metrics = metrics or self.metrics
-            spent = number(_mapping(line.get("privacy")).get("epsilon"))
+            spent = number((record.privacy or {}).get("epsilon"))
             self.epsilon = self.epsilon if spent is None else spent
-            seconds = sum(number(value) or 0.0 for value in _mapping(line.get("seconds")).values())
+            seconds = sum(number(value) or 0.0 for value in record.seconds.values())
             self._seconds.append(seconds)
-            record = {
+            entry = {
                 "kind": "round",
-                "round": line["round"],
+                "round": record.round,
                 "metrics": metrics,
                 "seconds": round(seconds, 4),
             }
-            self._append(record | ({} if spent is None else {"epsilon": spent}))
-            self._tell(of_round(line, self.config))
+            self._append(entry | ({} if spent is None else {"epsilon": spent}))
+            self._tell(of_round(record, self.config))
 
     def _take_audit(self, lines: Sequence[dict[str, Any]]) -> None:
         for line in lines:
@@ -218,11 +227,11 @@ class RunFeed:
 
     def _take_clients(self, lines: Sequence[dict[str, Any]]) -> None:
         for line in lines:
-            if isinstance(line.get("round"), int) and isinstance(line.get("client"), str):
-                line["client"] = line["client"][:LONGEST_NAME]
-                self._waiting.setdefault(line["round"], []).append(line)
-            else:
+            record = read_client(line)
+            if record is None:
                 self.unreadable += 1
+            else:
+                self._waiting.setdefault(record.round, []).append(record)
 
     def _emit_clients(self, all_there: bool) -> None:
         """Tell the rounds whose lines are complete: a later round has begun, or the round has its own line."""
@@ -233,15 +242,14 @@ class RunFeed:
             if number_ < last or (all_there and number_ <= self.round):
                 self._emit_round(number_, self._waiting.pop(number_))
 
-    def _emit_round(self, round_: int, lines: list[dict[str, Any]]) -> None:
-        self._name([line["client"] for line in lines])
-        places = [self.names[line["client"]] for line in lines]
-        peers = Peers([line for line in lines if not line.get("flag") and not line.get("dropped")])
+    def _emit_round(self, round_: int, clients: list[ClientRecord]) -> None:
+        self._name([record.client for record in clients])
+        places = [self.names[record.client] for record in clients]
+        peers = Peers([record for record in clients if not record.flag and record.status == "ok"])
         whole = places == list(range(len(self.names)))
-        scores, weights = (
-            ",".join(_digits(line.get(column)) for line in lines) for column in ("score", "weight")
-        )
-        marks = "".join(_mark(line) for line in lines)
+        scores = ",".join(_digits(record.score) for record in clients)
+        weights = ",".join(_digits(record.weight) for record in clients)
+        marks = "".join(_mark(record) for record in clients)
         self.told.log.append(
             Record(
                 "cells",
@@ -249,20 +257,22 @@ class RunFeed:
                 f'"scores":[{scores}],"weights":[{weights}],"marks":"{marks}"}}',
             )
         )
-        told, self._flagged = of_clients(round_, lines, self._flagged)
+        told, self._flagged = of_clients(round_, clients, self._flagged)
         self._tell(told)
-        for place, line, mark in zip(places, lines, marks, strict=True):
+        for place, record, mark in zip(places, clients, marks, strict=True):
             counts = self._counts.setdefault(place, [0, 0])
             counts[0] += 1
             counts[1] += mark in "12"
-            self._latest[place] = (line, mark, peers)
+            self._latest[place] = (record, mark, peers)
 
     def _emit_rows(self) -> None:
         """Of the rounds that were read in this turn, each client's last: the table shows no other."""
-        for place, (line, mark, peers) in self._latest.items():
-            line.setdefault("norm", self._norms.get(line["client"]))
-            last = self._received.get(line["client"], line["round"])
-            row = _row(place, line, last, mark, why(line, peers), self._counts[place])
+        for place, (record, mark, peers) in self._latest.items():
+            if "norm" not in record.columns:
+                norm = self._norms.get(record.client)
+                record = replace(record, columns={**record.columns, "norm": norm})
+            last = self._received.get(record.client, record.round)
+            row = _row(place, record, last, mark, why(record, peers), self._counts[place])
             self.told.rows[place] = Row(self.told.turn, row)
         self._latest.clear()
 
@@ -296,8 +306,8 @@ class RunFeed:
             "clients": len(self.names),
             "round": self.round,
             "rounds": self.config.get("rounds"),
-            "status": self.summary.get("status") or ("running" if self.round else "waiting"),
-            "reason": self.summary.get("reason"),
+            "status": self.summary.status if self.summary else "running" if self.round else "waiting",
+            "reason": self.summary.reason if self.summary else None,
             "written": self._written or None,
             "seconds_per_round": self._seconds_per_round(),
             "metrics": self.metrics,
@@ -328,28 +338,26 @@ def _digits(value: Any) -> str:
     return "null" if known is None else f"{known:.4g}"
 
 
-def _mark(line: Mapping[str, Any]) -> str:
-    if line.get("dropped"):
-        return MARKS["set aside" if str(line["dropped"]).startswith(SET_ASIDE) else "dropped"]
-    if line.get("flag") is None:
+def _mark(record: ClientRecord) -> str:
+    if record.status != "ok":
+        return MARKS["set aside" if record.status == "quarantined" else "dropped"]
+    if record.flag is None:
         return MARKS["no verdict"]
-    return MARKS["flagged" if line["flag"] else "fine"]
+    return MARKS["flagged" if record.flag else "fine"]
 
 
-def _row(
-    place: int, line: Mapping[str, Any], last: int, mark: str, reason: str, counts: Sequence[int]
-) -> str:
-    columns = columns_of(line)
+def _row(place: int, record: ClientRecord, last: int, mark: str, reason: str, counts: Sequence[int]) -> str:
+    columns = columns_of(record)
     row = {
         "place": place,
         "round": last,
-        "samples": number(line.get("num_samples")),
+        "samples": number(record.num_samples),
         "norm": columns.get("norm"),
-        "score": number(line.get("score")),
-        "weight": number(line.get("weight")),
+        "score": number(record.score),
+        "weight": number(record.weight),
         "mark": mark,
         "why": reason[:500],
-        "attacking": bool(line.get("attacking")),
+        "attacking": bool(record.attacking),
         "taken_part": counts[0],
         "flagged": counts[1],
         "columns": columns,

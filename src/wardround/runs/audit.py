@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from wardround.errors import WardroundError
-from wardround.runs.folder import finite
+from wardround.records import finite
 
 __all__ = ["AuditLog", "head_of", "verify"]
 

@@ -88,7 +88,7 @@ def _check_not_finished(folder: Path) -> None:
 
 def _check_known(folder: Path, client: str) -> None:
     """A typing mistake would leave the client one means in the federation."""
-    known = {line["client"] for line in RunFolder(folder).clients()}
+    known = {record.client for record in RunFolder(folder).clients()}
     if known and client not in known:
         raise ConfigError(f"{folder}: no client '{client}' in it; {did_you_mean(client, known)}")
 

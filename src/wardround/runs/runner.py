@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from wardround.datasets.partition import Assignment
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
 from wardround.runs.summary import summarize
+from wardround.records import SCHEMA_VERSION, RoundRecord
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
 from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
 from wardround.privacy.pseudonyms import from_key_file
@@ -36,14 +37,13 @@ __all__ = [
     "dataset_of",
     "dealt",
     "record",
-    "round_line",
     "rounds",
     "run",
     "schedule_of",
     "versions",
 ]
 
-Listener = Callable[[RoundResult], None]
+Listener = Callable[[RoundRecord], None]
 
 
 class SteppingFederation(Protocol):
@@ -144,8 +144,8 @@ def run(
 ) -> RunFolder:
     """Run, or go on with, the experiment in `out/<run name>`. A finished run is left as it is."""
     folder = RunFolder(Path(out) / config.run_name)
-    finished = folder.summary()
-    if finished is not None and finished["status"] == "finished":
+    summary = folder.summary()
+    if summary is not None and summary.finished:
         return folder
     # One thread: results must not depend on how many there are, and runs side by side use the cores better.
     with one_thread():
@@ -173,11 +173,11 @@ def rounds(
 ) -> None:
     """All rounds after `done`, each on disk before the next begins."""
     for number in range(done + 1, last + 1):
-        result = federation.step(number)
-        folder.append(round_line(result), result.clients)
+        record = RoundRecord(**vars(federation.step(number)))
+        folder.append(record)
         folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
         if listen is not None:
-            listen(result)
+            listen(record)
 
 
 @contextmanager
@@ -191,7 +191,8 @@ def concluded(
     `stops` are errors that stop a run which can go on later; of a spent budget nothing is raised. `tell` is told
     how it ended.
     """
-    status, reason = "failed", None
+    status: Literal["finished", "stopped", "failed"] = "failed"
+    reason = None
     try:
         yield
         status = "finished"
@@ -207,8 +208,7 @@ def concluded(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        told = {"status": status, **({"reason": reason} if reason else {})}
-        folder.write_summary({**told, **summarize(folder.rounds(), folder.clients())})
+        folder.write_summary(summarize(folder.rounds(), folder.clients(), status, reason))
         if tell is not None:
             tell(status, reason)
 
@@ -233,9 +233,10 @@ def record(federation: Federation) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def versions() -> dict[str, Any]:
     """What a run was made with."""
     return {
+        "schema": SCHEMA_VERSION,
         "wardround": wardround.__version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -248,21 +249,3 @@ def class_counts(targets: torch.Tensor, classes: int) -> list[int]:
     if targets.ndim == 1:
         return torch.bincount(targets, minlength=classes).tolist()
     return targets.sum(0).int().tolist()
-
-
-def round_line(result: RoundResult) -> dict[str, Any]:
-    """A line of rounds.jsonl."""
-    line: dict[str, Any] = {
-        "round": result.round,
-        "seconds": result.seconds,
-        "metrics": result.metrics,
-        "validation": result.validation,
-        "memory_mb": result.memory_mb,
-    }
-    optional = {
-        "skipped": result.skipped,
-        "dropped": result.dropped,
-        "per_client": result.per_client,
-        "privacy": result.privacy,
-    }
-    return line | {key: value for key, value in optional.items() if value}

@@ -1,64 +1,93 @@
-"""What a run came to: a pure function of its lines, so that a resumed run ends with the same bytes."""
+"""What a run came to: a pure function of its records, so that a resumed run ends with the same bytes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from statistics import fmean, median
-from typing import Any
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any, Literal
 
-__all__ = ["detection", "detection_latency", "rates_by_round", "summarize", "suppression"]
+from wardround.records import ClientRecord, Metrics, RoundRecord, Summary
+
+__all__ = [
+    "Verdicts",
+    "detection",
+    "detection_latency",
+    "flagged",
+    "rates_by_round",
+    "summarize",
+    "suppressed",
+    "suppression",
+]
 
 SUPPRESSED_BELOW = 0.1  # a weight below this share of 1/N counts as suppressed
 LATENCY_TPR, LATENCY_ROUNDS = 0.8, 3  # detected: TPR ≥ 0.8 in three rounds in a row
+PHASES = ("train", "attack", "aggregate", "evaluate")
 
-Lines = Sequence[dict[str, Any]]
+Verdicts = Sequence[bool | None]
+"""Aligned with client records: was this client found in this round? None where the rule says nothing."""
 
 
-def summarize(rounds: Lines, clients: Lines) -> dict[str, Any]:
-    """Final and best test metrics, detection, suppression, convergence, cost.
+def summarize(
+    rounds: Sequence[RoundRecord],
+    clients: Sequence[ClientRecord],
+    status: Literal["finished", "stopped", "failed"],
+    reason: str | None = None,
+) -> Summary:
+    """Final and best test metrics, detection, suppression, convergence and cost of a run.
 
     `best` is the test result of the round that was best on validation: picking the best test round
     would be looking at the answer.
     """
-    judged = [line for line in rounds if line.get("metrics")]
-    final = judged[-1] if judged else None
-    best = max(judged, key=lambda line: _of(line, "validation"), default=None)
-    return {
-        "rounds": len(rounds),
-        "final": None if final is None else {"round": final["round"], **final["metrics"]},
-        "best": None if best is None else {"round": best["round"], **best["metrics"]},
-        "rounds_to_90": _rounds_to(judged, 0.9),
-        "detection": detection(clients, "flag"),
-        "suppression": suppression(clients),
-        "skipped_rounds": sum(1 for line in rounds if line.get("skipped")),
-        "dropped_updates": sum(1 for line in clients if line.get("dropped")),
-        "overhead": _overhead(rounds),
-        **({"privacy": rounds[-1]["privacy"]} if rounds and rounds[-1].get("privacy") else {}),
-    }
+    evaluated = [record for record in rounds if record.metrics]
+    final = evaluated[-1] if evaluated else None
+    best = max(evaluated, key=lambda record: _auroc(record.validation), default=None)
+    return Summary(
+        status=status,
+        rounds=len(rounds),
+        reason=reason or None,
+        final=None if final is None else {"round": final.round, **(final.metrics or {})},
+        best=None if best is None else {"round": best.round, **(best.metrics or {})},
+        rounds_to_90=_rounds_to(evaluated, 0.9),
+        detection=detection(clients, flagged(clients)),
+        suppression=suppression(clients),
+        skipped_rounds=sum(1 for record in rounds if record.skipped),
+        dropped_updates=sum(1 for record in clients if record.status != "ok"),
+        overhead=_overhead(rounds),
+        privacy=(rounds[-1].privacy or None) if rounds else None,
+    )
 
 
-def _of(line: dict[str, Any], split: str) -> float:
-    value = (line.get(split) or {}).get("auroc")
-    return float("-inf") if value is None else value
+def flagged(clients: Iterable[ClientRecord]) -> list[bool | None]:
+    """The rule's own verdict on each record."""
+    return [record.flag for record in clients]
 
 
-def _rounds_to(judged: Lines, share: float) -> int | None:
-    """The first round that reaches `share` of the run's own highest AUROC."""
-    highest = max((_of(line, "metrics") for line in judged), default=float("-inf"))
-    return next((line["round"] for line in judged if _of(line, "metrics") >= share * highest > 0), None)
+def suppressed(clients: Sequence[ClientRecord]) -> list[bool | None]:
+    """Was the weight below a tenth of an equal share? None where the rule gives no weights."""
+    present: dict[int, int] = defaultdict(int)
+    for record in clients:
+        present[record.round] += record.weight is not None
+    return [
+        None if record.weight is None else record.weight < SUPPRESSED_BELOW / present[record.round]
+        for record in clients
+    ]
 
 
-def detection(clients: Lines, verdict: str) -> dict[str, Any] | None:
+def detection(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[str, Any] | None:
     """Rates over client-rounds: Byzantine clients while they attack against benign clients at any time.
 
     A Byzantine client outside its window behaves and is left out. None where the rule gives no verdict.
     """
-    lines = [line for line in clients if line.get(verdict) is not None]
-    if not lines:
+    known = [
+        (record, verdict)
+        for record, verdict in zip(clients, verdicts, strict=True)
+        if verdict is not None
+    ]
+    if not known:
         return None
-    attacking = [line[verdict] for line in lines if line["attacking"]]
-    benign = [line[verdict] for line in lines if not line["byzantine"]]
+    attacking = [verdict for record, verdict in known if record.attacking]
+    benign = [verdict for record, verdict in known if not record.byzantine]
     hits, alarms = sum(attacking), sum(benign)
     tpr, fpr = _ratio(hits, len(attacking)), _ratio(alarms, len(benign))
     precision = _ratio(hits, hits + alarms) if attacking else None
@@ -70,44 +99,40 @@ def detection(clients: Lines, verdict: str) -> dict[str, Any] | None:
         "precision": precision,
         "recall": tpr,
         "f1": f1,
-        "latency": detection_latency(lines, verdict),
+        "latency": detection_latency(clients, verdicts),
     }
 
 
-def suppression(clients: Lines) -> dict[str, Any] | None:
+def suppression(clients: Sequence[ClientRecord]) -> dict[str, Any] | None:
     """Detection as rules without flags do it: a weight below a tenth of an equal share."""
-    weighted = [line for line in clients if line.get("weight") is not None]
-    present: dict[int, int] = defaultdict(int)
-    for line in weighted:
-        present[line["round"]] += 1
-    judged = [
-        {**line, "suppressed": line["weight"] < SUPPRESSED_BELOW / present[line["round"]]}
-        for line in weighted
-    ]
-    rates = detection(judged, "suppressed")
+    rates = detection(clients, suppressed(clients))
     return None if rates is None else {"tpr": rates["tpr"], "fpr": rates["fpr"]}
 
 
-def rates_by_round(clients: Lines, verdict: str) -> dict[int, dict[str, float | None]]:
-    """TPR and FPR of every round."""
-    by_round: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for line in clients:
-        if line.get(verdict) is not None:
-            by_round[line["round"]].append(line)
+def rates_by_round(
+    clients: Sequence[ClientRecord], verdicts: Verdicts
+) -> dict[int, dict[str, float | None]]:
+    """TPR and FPR of every round in which the rule gives a verdict."""
+    attacking: dict[int, list[bool]] = defaultdict(list)
+    benign: dict[int, list[bool]] = defaultdict(list)
+    rounds = set()
+    for record, verdict in zip(clients, verdicts, strict=True):
+        if verdict is not None:
+            rounds.add(record.round)
+            if record.attacking:
+                attacking[record.round].append(verdict)
+            if not record.byzantine:
+                benign[record.round].append(verdict)
     return {
-        number: {
-            "tpr": _mean([line[verdict] for line in lines if line["attacking"]]),
-            "fpr": _mean([line[verdict] for line in lines if not line["byzantine"]]),
-        }
-        for number, lines in sorted(by_round.items())
+        number: {"tpr": _mean(attacking[number]), "fpr": _mean(benign[number])} for number in sorted(rounds)
     }
 
 
-def detection_latency(clients: Lines, verdict: str = "flag") -> int | None:
+def detection_latency(clients: Sequence[ClientRecord], verdicts: Verdicts) -> int | None:
     """Rounds from the onset of the attack until TPR ≥ 0.8 holds for three rounds in a row; None: never."""
     rates = [
         (number, rate["tpr"])
-        for number, rate in rates_by_round(clients, verdict).items()
+        for number, rate in rates_by_round(clients, verdicts).items()
         if rate["tpr"] is not None
     ]
     for start in range(len(rates) - LATENCY_ROUNDS + 1):
@@ -116,16 +141,25 @@ def detection_latency(clients: Lines, verdict: str = "flag") -> int | None:
     return None
 
 
-def _overhead(rounds: Lines) -> dict[str, Any]:
-    """Where the time went, and the rule's cost as a multiple of a plain weighted mean of the same rows."""
-    phases = ("train", "attack", "aggregate", "evaluate")
-    mean_seconds = {phase: _mean([line["seconds"].get(phase) for line in rounds]) for phase in phases}
-    plain = [line["seconds"]["plain_mean"] for line in rounds if "plain_mean" in line["seconds"]]
-    spent = [line["seconds"]["aggregate"] for line in rounds if "plain_mean" in line["seconds"]]
+def _auroc(metrics: Metrics | None) -> float:
+    value = (metrics or {}).get("auroc")
+    return float("-inf") if value is None else value
+
+
+def _rounds_to(evaluated: Sequence[RoundRecord], share: float) -> int | None:
+    """The first round that reaches `share` of the run's own highest AUROC."""
+    highest = max((_auroc(record.metrics) for record in evaluated), default=float("-inf"))
+    reached = (record.round for record in evaluated if _auroc(record.metrics) >= share * highest > 0)
+    return next(reached, None)
+
+
+def _overhead(rounds: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Where the time went, and the memory."""
     return {
-        "seconds_per_round": mean_seconds,
-        "aggregate_over_plain_mean": median(spent) / max(median(plain), 1e-9) if plain else None,
-        "peak_memory_mb": max((line.get("memory_mb", 0.0) for line in rounds), default=None),
+        "seconds_per_round": {
+            phase: _mean([record.seconds.get(phase) for record in rounds]) for phase in PHASES
+        },
+        "peak_memory_mb": max((record.memory_mb or 0.0 for record in rounds), default=None),
     }
 
 
@@ -133,6 +167,6 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _mean(values: Sequence[Any]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

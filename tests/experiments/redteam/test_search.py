@@ -15,6 +15,7 @@ from wardround.experiments import Event, RunFolder, expand, load_config, read_ya
 from wardround.experiments.redteam import Plan, read_findings, search
 from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
 from wardround.experiments.redteam.space import candidates, defaults, draw_attack
+from wardround.records import Summary
 
 optuna = pytest.importorskip("optuna")
 module = sys.modules["wardround.experiments.redteam.search"]
@@ -57,7 +58,7 @@ class Pretence:
         folder.path.mkdir(parents=True, exist_ok=True)
         rates = {"tpr": 1.0, "fpr": 0.0}
         final = {"round": config.rounds, "auroc": 0.9 - harm}
-        folder.write_summary({"status": "finished", "final": final, "detection": rates, "suppression": None})
+        folder.write_summary(Summary("finished", final=final, detection=rates))
         return Event("finished", config.run_name)
 
     def run_many(self, configs, out, jobs, listen):
@@ -156,7 +157,7 @@ def test_what_does_harm_is_kept_as_a_matrix(tiny, tmp_path):
 
 
 def test_a_broken_model_is_worth_no_more_than_guessing():
-    summary = {"final": {"auroc": None}, "detection": None, "suppression": {"tpr": 0.25, "fpr": 0.0}}
+    summary = Summary("finished", final={"auroc": None}, suppression={"tpr": 0.25, "fpr": 0.0})
     outcome = outcome_of(summary, 200, "auroc", clean=0.8)
     assert (outcome.value, outcome.loss, outcome.verdict) == (0.5, pytest.approx(0.3), "weights")
 
@@ -258,7 +259,7 @@ def test_against_a_plain_mean_it_finds_great_harm_that_can_be_replayed(tiny, tmp
     found.write(tmp_path)
     replay = load_config(read_yaml(tmp_path / found.replay_name(0)))
     summary = run(replay, tmp_path / "replayed").summary()
-    assert summary["final"]["auroc"] == found.worst[0].outcomes[0].value
+    assert summary.auroc == found.worst[0].outcomes[0].value
 
 
 @pytest.mark.slow

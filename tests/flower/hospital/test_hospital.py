@@ -61,13 +61,13 @@ def town_of(**odd):
 def test_a_server_without_data_asks_the_hospitals_how_good_the_model_is(tmp_path):
     folder = coordinate(federation_from(FED), neighbours(town_of()), tmp_path)
     for line in folder.rounds():
-        assert set(line["per_client"]) == {"north", "east", "south", "west"}
+        assert set(line.per_client) == {"north", "east", "south", "west"}
         for name in ("auroc", "accuracy", "loss"):
-            middle = np.median([own[name] for own in line["per_client"].values()])
-            assert line["metrics"][name] == pytest.approx(middle)
-        assert line["validation"]["auroc"] > 0
+            middle = np.median([own[name] for own in line.per_client.values()])
+            assert line.metrics[name] == pytest.approx(middle)
+        assert line.validation["auroc"] > 0
     summary = folder.summary()
-    assert summary["final"]["auroc"] == folder.rounds()[-1]["metrics"]["auroc"]
+    assert summary.auroc == folder.rounds()[-1].metrics["auroc"]
     config = folder.config()
     assert config["dataset"] == {"name": "hospitals"}
     assert set(config["record"]["clients"]) == {"north", "east", "south", "west"}
@@ -86,8 +86,8 @@ def test_analysis_and_report_read_a_federation(tmp_path):
 def test_a_hospital_whose_data_look_different_is_refused_and_the_others_go_on(tmp_path):
     odd = {"dataset": {**DATA, "features": 7}}
     folder = coordinate(federation_from(FED), neighbours(town_of(east=odd)), tmp_path)
-    assert folder.summary()["status"] == "finished"
-    assert {line["client"] for line in folder.clients()} == {"north", "south", "west"}
+    assert folder.summary().status == "finished"
+    assert {line.client for line in folder.clients()} == {"north", "south", "west"}
     audit = [json.loads(line) for line in (folder.path / "audit.jsonl").read_text().splitlines()]
     assert [event["client"] for event in audit if event["event"] == "refused"] == ["east"]
     verify(folder.path / "audit.jsonl")
@@ -100,7 +100,7 @@ def test_a_name_belongs_to_the_node_that_said_it_first(tmp_path):
     (refused,) = [event for event in audit if event["event"] == "refused"]
     assert (refused["client"], refused["node"]) == ("north", "node:5")
     assert "another node's" in refused["reason"]
-    assert all(len(line["per_client"]) == 3 for line in folder.rounds())
+    assert all(len(line.per_client) == 3 for line in folder.rounds())
 
 
 def imaging_hospital(part):
@@ -138,13 +138,13 @@ def test_batch_norm_stays_in_the_hospital(tmp_path):
     assert not any(update[mask].any() for update in updates)
     own = [h.local_batch_norm[h.name] for h in hospitals]
     assert not np.array_equal(own[0], own[1])
-    assert set(folder.rounds()[-1]["per_client"]) == {"h0", "h1", "h2"}
+    assert set(folder.rounds()[-1].per_client) == {"h0", "h1", "h2"}
 
 
 def test_a_drill_attacks_without_the_server_knowing(tmp_path):
     drill = {"attack": {"name": "sign-flip", "scale": 10}}
     folder = coordinate(federation_from(FED), neighbours(town_of(west=drill)), tmp_path)
-    assert not any(line["byzantine"] for line in folder.clients())
+    assert not any(line.byzantine for line in folder.clients())
     audit = [json.loads(line) for line in (folder.path / "audit.jsonl").read_text().splitlines()]
     sent = next(event for event in audit if event["event"] == "received")["clients"]
     assert sent["west"]["norm"] > 3 * sent["north"]["norm"]

@@ -12,8 +12,8 @@ from wardround.runs.audit import verify
 from wardround.runs.quarantine import quarantine, release
 
 
-def lines_of(folder, client, key="dropped"):
-    return [line[key] for line in folder.clients() if line["client"] == client]
+def lines_of(folder, client, key="reason"):
+    return [line[key] for line in folder.clients() if line.client == client]
 
 
 def altered(change):
@@ -71,15 +71,15 @@ def test_a_fault_costs_its_row_and_is_told(town, fault):
     break_it, reason = FAULTS[fault]
     federation.grid.faults[3] = break_it
     folder = federation.run()
-    assert folder.summary()["status"] == "finished"
+    assert folder.summary().status == "finished"
     assert all(reason in told for told in lines_of(folder, "hospital-01"))
     assert len(lines_of(folder, "hospital-01")) == 3
     assert not any(lines_of(folder, "hospital-01", "weight"))
     for client in ("hospital-00", "hospital-02", "hospital-03", "hospital-04"):
         assert lines_of(folder, client) == [None] * 3
     for line in folder.rounds():
-        assert np.isfinite(line["metrics"]["loss"])
-        assert reason in line["dropped"]["hospital-01"]
+        assert np.isfinite(line.metrics["loss"])
+        assert reason in line.left_out["hospital-01"].reason
     dropped = [event for event in federation.audit() if event["event"] == "dropped"]
     assert [(event["client"], event["round"]) for event in dropped] == [("hospital-01", n) for n in (1, 2, 3)]
     verify(folder.path / "audit.jsonl")
@@ -97,6 +97,7 @@ def test_a_late_answer_is_told_and_not_used(town):
     federation.grid.faults[3] = slow
     folder = federation.run()
     assert lines_of(folder, "hospital-01") == ["no answer within 30 s"] * 3
+    assert lines_of(folder, "hospital-01", "status") == ["absent"] * 3
     late = [event for event in federation.audit() if event["event"] == "late"]
     assert [(event["client"], event["round"]) for event in late] == [("hospital-01", 1), ("hospital-01", 2)]
 
@@ -105,7 +106,7 @@ def test_a_repeated_answer_counts_once(town):
     honest, federation = town().run(), town(name="again")
     federation.grid.faults[3] = lambda order, replies: [*replies, *replies]
     folder = federation.run()
-    assert folder.rounds()[-1]["metrics"] == honest.rounds()[-1]["metrics"]
+    assert folder.rounds()[-1].metrics == honest.rounds()[-1].metrics
     assert {event["client"] for event in federation.audit() if event["event"] == "repeated"} == {
         "hospital-01"
     }
@@ -133,7 +134,7 @@ def test_a_missed_quorum_is_tried_again_and_met(town):
 
     federation.grid.faults[3] = twice_silent
     folder = federation.run()
-    assert folder.summary()["status"] == "finished"
+    assert folder.summary().status == "finished"
     assert [nap for nap in federation.clock.naps if nap >= 100] == [100, 200]
     missed = [event for event in federation.audit() if event["event"] == "quorum-missed"]
     assert [event["retry_in_seconds"] for event in missed] == [100, 200]
@@ -156,12 +157,12 @@ def test_a_quorum_missed_for_good_is_a_plain_message_and_the_run_can_go_on(town)
     assert "gave up after 2 retries" in str(error.value)
     assert "\n" not in str(error.value)
     summary = federation.folder.summary()
-    assert (summary["status"], summary["rounds"]) == ("stopped", 2)
+    assert (summary.status, summary.rounds) == ("stopped", 2)
     federation.grid.faults.clear()
     folder = federation.run()
-    assert folder.summary()["status"] == "finished"
-    assert [line["round"] for line in folder.rounds()] == [1, 2, 3]
-    assert folder.rounds()[-1]["metrics"] == whole.rounds()[-1]["metrics"]
+    assert folder.summary().status == "finished"
+    assert [line.round for line in folder.rounds()] == [1, 2, 3]
+    assert folder.rounds()[-1].metrics == whole.rounds()[-1].metrics
 
 
 def test_nobody_comes(town):
@@ -190,8 +191,8 @@ def test_a_server_killed_between_or_in_rounds_goes_on_as_if_it_had_not_been(town
     with open(federation.folder.rounds_path, "a") as file:
         file.write(json.dumps({"round": 3}) + "\n" + '{"round": 4, "sec')
     folder = federation.run()
-    assert [line["round"] for line in folder.rounds()] == [1, 2, 3, 4]
-    assert [line["metrics"] for line in folder.rounds()] == [line["metrics"] for line in whole.rounds()]
+    assert [line.round for line in folder.rounds()] == [1, 2, 3, 4]
+    assert [line.metrics for line in folder.rounds()] == [line.metrics for line in whole.rounds()]
     events = [event["event"] for event in federation.audit()]
     assert events.count("run-started") == events.count("run-resumed") == 1
     assert federation.run().path == folder.path, "a finished run is left as it is"
@@ -206,7 +207,7 @@ def test_a_hospital_that_reconnects_keeps_its_profile(town):
         federation.grid.offline = {3} if result.round == 1 else set()
 
     folder = federation.run(away_in_round_two)
-    assert [line["round"] for line in folder.clients() if line["client"] == "hospital-01"] == [1, 3, 4]
+    assert [line.round for line in folder.clients() if line.client == "hospital-01"] == [1, 3, 4]
     profiles = torch.load(folder.checkpoint_path, weights_only=True)["federation"]["rule"]
     assert "hospital-01" in json.dumps(profiles, default=str)
     joined = [event["client"] for event in federation.audit() if event["event"] == "joined"]
@@ -221,7 +222,7 @@ def test_a_hospital_that_comes_late_takes_part_from_then_on(town):
         federation.grid.offline = set() if result.round >= 2 else {4}
 
     folder = federation.run(arrive_after_the_second)
-    assert [line["round"] for line in folder.clients() if line["client"] == "hospital-02"] == [3, 4]
+    assert [line.round for line in folder.clients() if line.client == "hospital-02"] == [3, 4]
     assert max(federation.clock.naps) <= 1, "nobody was waited for in rounds that had their quorum"
 
 
@@ -239,7 +240,8 @@ def test_quarantine_gives_weight_zero_until_release(town):
     assert weights[1:3] == [0.0, 0.0]
     assert weights[0] > 0
     assert weights[3] > 0
-    assert lines_of(folder, "hospital-01")[1] == "quarantined: scanner replaced"
+    assert lines_of(folder, "hospital-01")[1] == "scanner replaced"
+    assert lines_of(folder, "hospital-01", "status")[1] == "quarantined"
     orders = [
         m for m in federation.grid.seen if m.metadata.dst_node_id == 3 and m.metadata.message_type == "train"
     ]
@@ -254,11 +256,11 @@ def test_the_audit_log_tells_what_was_sent_and_given(town):
     events = {event["event"]: event for event in federation.audit()}
     assert list(events) == ["run-started", "joined", "received", "weights", "run-finished"]
     sent = events["received"]["clients"]["hospital-02"]
-    line = next(line for line in folder.clients() if line["client"] == "hospital-02")
+    line = next(line for line in folder.clients() if line.client == "hospital-02")
     assert len(sent["sha256"]) == 64
     assert sent["norm"] > 0
-    assert sent["samples"] == line["num_samples"]
-    assert events["weights"]["clients"]["hospital-02"] == pytest.approx(line["weight"])
+    assert sent["samples"] == line.num_samples
+    assert events["weights"]["clients"]["hospital-02"] == pytest.approx(line.weight)
 
 
 def test_only_update_count_and_metrics_leave_a_hospital(town):

@@ -244,8 +244,8 @@ def test_a_run_with_a_steward_process(tmp_path, mode, rule):
     finally:
         process.terminate()
         process.wait()
-    assert hidden.summary()["final"]["loss"] == pytest.approx(plain["final"]["loss"], abs=1e-3)
-    assert hidden.summary()["skipped_rounds"] == 0
+    assert hidden.summary().final["loss"] == pytest.approx(plain.final["loss"], abs=1e-3)
+    assert hidden.summary().skipped_rounds == 0
     lines = [json.loads(line) for line in (folder / "openings.jsonl").read_text().splitlines()]
     kinds = [line["kind"] for line in lines]
     assert kinds.count("sum") == 3

@@ -40,6 +40,6 @@ def test_kept_attacks_do_no_more_harm_than_is_on_record(tmp_path):
     found: dict[str, list[float]] = {}
     for config in configs:
         summary = RunFolder(tmp_path / config.run_name).summary()
-        found.setdefault(config.attack["name"], []).append(summary["final"]["auroc"])
+        found.setdefault(config.attack["name"], []).append(summary.auroc)
     for name, (_, lost) in worst_of_kind.items():
         assert fmean(found["none"]) - fmean(found[name]) <= lost + SLACK, name

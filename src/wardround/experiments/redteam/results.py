@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from wardround import attacks
 from wardround.errors import ConfigError
 from wardround.experiments.redteam.plan import METRICS, Plan
+from wardround.records import Summary
 from wardround.registry import Parameters, explain
 from wardround.runs.config import override
 from wardround.runs.folder import replace_file
@@ -161,13 +162,11 @@ class Findings(Parameters):
         return told + yaml.safe_dump(matrix, sort_keys=False)
 
 
-def outcome_of(summary: Mapping[str, Any], seed: int, metric: str, clean: float | None) -> Outcome:
+def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) -> Outcome:
     """Read a run's summary; `clean` is None for the run without attack itself."""
-    value = (summary["final"] or {}).get(metric)
+    value = (summary.final or {}).get(metric)
     value = METRICS[metric] if value is None else value  # nothing left to measure: as good as guessing
-    rates, verdict = (
-        (summary["detection"], "flags") if summary["detection"] else (summary["suppression"], "weights")
-    )
+    rates, verdict = (summary.detection, "flags") if summary.detection else (summary.suppression, "weights")
     return Outcome(
         seed=seed,
         value=value,

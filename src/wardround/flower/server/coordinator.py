@@ -31,6 +31,7 @@ from wardround.flower.server.membership import Membership, QuorumMissed, TooFewA
 from wardround.flower.server.replies import Answers, SealedAnswers, judgement
 from wardround.flower.workshop import network_of, order_of, work_of
 from wardround.privacy.protection import Protection
+from wardround.records import ClientRecord, LeftOut, RoundRecord
 from wardround.runs.config import RECORD
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantined
@@ -51,7 +52,7 @@ from wardround.updates import Aggregation, Updates
 
 __all__ = ["Coordinator", "QuorumMissed", "coordinate"]
 
-Listener = Callable[[RoundResult], None]
+Listener = Callable[[RoundRecord], None]
 
 
 def coordinate(
@@ -64,8 +65,8 @@ def coordinate(
 ) -> RunFolder:
     """Run, or go on with, the federation in `out/<run name>`. A finished one is left as it is."""
     folder = RunFolder(Path(out) / config.run.run_name)
-    finished = folder.summary()
-    if finished is not None and finished["status"] == "finished":
+    summary = folder.summary()
+    if summary is not None and summary.finished:
         return folder
     # One thread: results must not depend on how many there are.
     with one_thread():
@@ -245,27 +246,26 @@ class Coordinator(ServerHalf):
     def _note_absent(
         self, line: RoundResult, silent: dict[str, str], apart: dict[str, str], round: int
     ) -> None:
-        """A line for those who sent nothing: quarantined, with weight 0, or silent, with none."""
-        for client, reason, weight in [
-            *((client, reason, None) for client, reason in silent.items()),
-            *((client, f"quarantined: {reason}", 0.0) for client, reason in sorted(apart.items())),
+        """A record for those who sent nothing: quarantined, with weight 0, or absent, with none."""
+        for client, left_out in [
+            *((client, LeftOut("absent", reason)) for client, reason in silent.items()),
+            *((client, LeftOut("quarantined", reason)) for client, reason in sorted(apart.items())),
         ]:
             told = self.membership.roster.descriptions.get(client)
-            if told is None and weight is not None:
+            if told is None and left_out.status == "quarantined":
                 continue  # set aside before it ever joined
-            line.dropped[client] = reason
+            line.left_out[client] = left_out
             line.clients.append(
-                {
-                    "round": round,
-                    "client": client,
-                    "byzantine": client in self.campaign.byzantine,
-                    "attacking": client in self.campaign.byzantine and self.campaign.active(round),
-                    "num_samples": None if told is None else told["samples"],
-                    "weight": weight,
-                    "score": None,
-                    "flag": None,
-                    "dropped": reason,
-                }
+                ClientRecord(
+                    round,
+                    client,
+                    left_out.status,
+                    left_out.reason,
+                    byzantine=client in self.campaign.byzantine,
+                    attacking=client in self.campaign.byzantine and self.campaign.active(round),
+                    num_samples=None if told is None else told["samples"],
+                    weight=0.0 if left_out.status == "quarantined" else None,
+                )
             )
 
     def _judge(self, told: RoundResult, weights: Tensor | None = None) -> None:
@@ -291,13 +291,12 @@ class Coordinator(ServerHalf):
         told.metrics, told.validation = metrics or None, validation or None
 
     def _audit_round(self, line: RoundResult) -> None:
-        for client, reason in line.dropped.items():
-            applied = reason.startswith("quarantined: ")
-            event = "quarantine-applied" if applied else "dropped"
-            self.audit.append(event, round=line.round, client=client, reason=reason)
+        for client, left_out in line.left_out.items():
+            event = "quarantine-applied" if left_out.status == "quarantined" else "dropped"
+            self.audit.append(event, round=line.round, client=client, reason=left_out.reason)
         if line.skipped is not None:
             self.audit.append("round-skipped", round=line.round, reason=line.skipped)
-        weights = {told["client"]: told["weight"] for told in line.clients}
+        weights = {record.client: record.weight for record in line.clients}
         self.audit.append("weights", round=line.round, clients=weights)
 
     def record(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from wardround.flower.processes import (
     one_at_a_time,
 )
 from wardround.flower.scaffold import write_app
+from wardround.records import LeftOut, RoundRecord, Summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
 
@@ -155,11 +156,11 @@ class Server:
         ]
         return "\n".join(lines)
 
-    def serve(self, echo: Echo) -> dict[str, Any]:
+    def serve(self, echo: Echo) -> Summary:
         """Run the federation to its end and return its summary. Stops everything when it is interrupted."""
         federation = self.config.federation
         summary = self.folder.summary()
-        if summary is not None and summary["status"] == "finished":
+        if summary is not None and summary.finished:
             return summary
         with one_at_a_time(self.state, "this federation"):
             check_port(federation.host, federation.port, f"{self.path}: federation.port")
@@ -182,8 +183,8 @@ class Server:
                 finally:
                     control.close()
 
-    def _watch(self, processes: Processes, control: SuperLinkControl, run: int, echo: Echo) -> dict[str, Any]:
-        last_round = max((line["round"] for line in self.folder.rounds()), default=0)
+    def _watch(self, processes: Processes, control: SuperLinkControl, run: int, echo: Echo) -> Summary:
+        last_round = max((record.round for record in self.folder.rounds()), default=0)
         events = AuditFollower(self.folder.path / AUDIT_LOG)
         before = self._summary_time()
         echo(
@@ -197,13 +198,13 @@ class Server:
                 asked, outcome = time.monotonic(), control.outcome(run)
             for text in events.new_lines():
                 echo(text)
-            for line in self.folder.rounds():
-                if line["round"] > last_round:
-                    echo(format_round(line, self.config.run.rounds))
-                    last_round = line["round"]
+            for record in self.folder.rounds():
+                if record.round > last_round:
+                    echo(format_round(record, self.config.run.rounds))
+                    last_round = record.round
         summary = self.folder.summary() if self._summary_time() != before else None
         if summary is None or outcome:
-            reason = (summary or {}).get("reason") or outcome or "it left no summary"
+            reason = (summary.reason if summary else None) or outcome or "it left no summary"
             raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
         return summary
 
@@ -298,23 +299,27 @@ class AuditFollower:
         ]
 
 
-def format_round(line: dict[str, Any], rounds: int) -> str:
+def format_round(record: RoundRecord, rounds: int) -> str:
     """Describe a finished round in one line.
 
-    >>> format_round({"round": 2, "metrics": {"auroc": 0.75}, "dropped": {"a": "NaN"}}, 10)
+    >>> format_round(RoundRecord(2, metrics={"auroc": 0.75}, left_out={"a": LeftOut("dropped", "NaN")}), 10)
     'round 2 of 10: AUROC 0.750; left out: a (NaN)'
     """
     parts = []
-    auroc = (line.get("metrics") or {}).get("auroc")
+    auroc = (record.metrics or {}).get("auroc")
     if auroc is not None:
         parts.append(f"AUROC {auroc:.3f}")
-    if line.get("skipped"):
-        parts.append(f"skipped: {line['skipped']}")
-    if isinstance(line.get("dropped"), dict):
-        parts.append(
-            "left out: " + ", ".join(f"{client} ({reason})" for client, reason in line["dropped"].items())
-        )
-    return f"round {line['round']} of {rounds}" + (": " + "; ".join(parts) if parts else "")
+    if record.skipped:
+        parts.append(f"skipped: {record.skipped}")
+    if record.left_out:
+        clients = (f"{client} ({_format_left_out(one)})" for client, one in record.left_out.items())
+        parts.append("left out: " + ", ".join(clients))
+    return f"round {record.round} of {rounds}" + (": " + "; ".join(parts) if parts else "")
+
+
+def _format_left_out(left_out: LeftOut) -> str:
+    quarantined = left_out.status == "quarantined"
+    return f"quarantined: {left_out.reason}" if quarantined else left_out.reason
 
 
 def child_environment(home: Path) -> dict[str, str]:
