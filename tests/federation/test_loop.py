@@ -68,8 +68,8 @@ def test_the_attack_is_on_only_in_its_window():
     clean.step(2)
     assert not torch.equal(clean.weights, fed.weights)
     lines = fed.step(3).clients
-    assert not any(line["attacking"] for line in lines)
-    assert [line["client"] for line in lines if line["byzantine"]] == ["hospital-01"]
+    assert not any(line.attacking for line in lines)
+    assert [line.client for line in lines if line.byzantine] == ["hospital-01"]
 
 
 def test_the_root_set_is_drawn_from_validation_and_not_validated_on():

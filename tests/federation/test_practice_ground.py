@@ -71,8 +71,8 @@ def test_the_runs_truth_is_never_read():
         fed = federation(campaign=FalseTruth(["hospital-01"], allegedly))
         for t in (1, 2):
             lines = fed.step(t).clients
-        weights.append([line["weight"] for line in lines])
-        claims.append([line["client"] for line in lines if line["byzantine"]])
+        weights.append([line.weight for line in lines])
+        claims.append([line.client for line in lines if line.byzantine])
     assert claims == [["hospital-01"], ["hospital-00", "hospital-03", "hospital-04"]]
     assert weights[0] == weights[1]
 
@@ -235,7 +235,7 @@ def test_fedbnp_end_to_end_with_batch_norm_and_sampling():
     assert torch.equal(fed.weights[mask], initial)
     assert set(told.per_client) == set(fed.clients)
     assert told.metrics["auroc"] > 0
-    assert all(line["weight"] > 0 and line["evaluations"] > 0 for line in told.clients)
+    assert all(line.weight > 0 and line["evaluations"] > 0 for line in told.clients)
 
 
 @pytest.mark.slow
@@ -286,4 +286,4 @@ def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
     assert len(told.clients) == 3
     assert set(told.per_client) == set(fed.clients)
     if rule == "fedbnp":
-        assert all(line["flag"] in (True, False) and line["evaluations"] <= 22 for line in told.clients)
+        assert all(line.flag in (True, False) and line["evaluations"] <= 22 for line in told.clients)

@@ -69,7 +69,7 @@ def test_weights_and_timelines_hold_the_lines_of_the_run(runs):
     ((_, figures),) = figures_of_runs([run])
     weights, timeline, anomaly = figures
     lines = run.clients
-    last = {line["client"]: line["weight"] for line in lines if line["round"] == 5}
+    last = {line.client: line.weight for line in lines if line.round == 5}
     assert sorted(trace["y"][-1] for trace in weights.data) == pytest.approx(sorted(last.values()), rel=1e-3)
     marked = [trace for trace in weights.data if trace["line"]["width"] == 2]
     assert len(marked) == len(run.byzantine) == 2
@@ -77,7 +77,7 @@ def test_weights_and_timelines_hold_the_lines_of_the_run(runs):
     (heat,) = timeline.data
     assert len(heat["z"]) == 6
     assert len(heat["z"][0]) == 5
-    attacking = sum(line["attacking"] for line in lines)
+    attacking = sum(line.attacking for line in lines)
     assert sum(height in (2, 3) for row in heat["z"] for height in row) == attacking == 6
     assert heat["y"][-1].endswith("⚠")
     assert len(anomaly.data) == 6
