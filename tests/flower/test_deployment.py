@@ -121,7 +121,7 @@ class Deployment:
         return RunFolder(folders[0]) if folders else None
 
     def rounds(self):
-        return [] if self.run is None else [line["round"] for line in self.run.rounds()]
+        return [] if self.run is None else [line.round for line in self.run.rounds()]
 
     def events(self):
         path = self.run.path / "audit.jsonl"
@@ -206,11 +206,7 @@ def profile_rounds(run, client):
 def took_part(deployment, client, after):
     """Return the rounds later than `after` in which a client had a weight."""
     lines = deployment.run.clients()
-    return [
-        line["round"]
-        for line in lines
-        if line["client"] == client and line["round"] > after and line["weight"]
-    ]
+    return [line.round for line in lines if line.client == client and line.round > after and line.weight]
 
 
 @pytest.mark.slow
@@ -270,8 +266,8 @@ def test_a_federation_survives_kills_attacks_and_intruders(deploy):
     assert [e["client"] for e in fed.events() if e["event"] == "joined"].count("hospital-a") == 1, back
 
     # The malicious one has cost its own row and nothing else.
-    lines = [line for line in fed.run.clients() if line["client"] == "hospital-c"]
-    assert not any(line["weight"] for line in lines)
+    lines = [line for line in fed.run.clients() if line.client == "hospital-c"]
+    assert not any(line.weight for line in lines)
     assert any(e["event"] == "dropped" and e["client"] == "hospital-c" for e in fed.events())
     weights = fed.run.read_checkpoint()["federation"]["weights"]
     assert weights.isfinite().all()

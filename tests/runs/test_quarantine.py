@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.runs.audit import AuditLog, verify
 from wardround.records import ClientRecord, RoundRecord
+from wardround.runs.audit import AuditLog, verify
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantine, quarantined, release
 

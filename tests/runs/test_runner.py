@@ -209,8 +209,7 @@ def test_the_order_of_clients_changes_nothing(tiny):
 def test_partial_participation_draws_the_right_number_anew_each_round(tiny, tmp_path):
     folder = run(load_config({**tiny, "participation": 0.5}), tmp_path)
     drawn = [
-        frozenset(line.client for line in folder.clients() if line.round == number)
-        for number in range(1, 7)
+        frozenset(line.client for line in folder.clients() if line.round == number) for number in range(1, 7)
     ]
     assert {len(clients) for clients in drawn} == {3}
     assert len(set(drawn)) > 1

@@ -7,9 +7,7 @@ from wardround.runs.summary import detection, detection_latency, flagged, summar
 
 
 def record(round, client, flag, byzantine=False, attacking=False, weight=0.25):
-    return ClientRecord(
-        round, client, byzantine=byzantine, attacking=attacking, weight=weight, flag=flag
-    )
+    return ClientRecord(round, client, byzantine=byzantine, attacking=attacking, weight=weight, flag=flag)
 
 
 def rates_of(clients):

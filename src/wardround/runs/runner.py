@@ -17,16 +17,16 @@ import wardround
 from wardround import aggregators, attacks, datasets, models
 from wardround.datasets import Dataset, partition
 from wardround.datasets.partition import Assignment
+from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.privacy.encryption.refusals import BudgetSpent
+from wardround.privacy.pseudonyms import from_key_file
+from wardround.records import SCHEMA_VERSION, RoundRecord
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
 from wardround.runs.summary import summarize
-from wardround.records import SCHEMA_VERSION, RoundRecord
-from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
-from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
-from wardround.privacy.pseudonyms import from_key_file
-from wardround.privacy.encryption.refusals import BudgetSpent
 from wardround.threads import one_thread
 from wardround.training.base import Trainer
+from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
 from wardround.training.engines import make_trainer
 
 __all__ = [

@@ -80,9 +80,7 @@ def detection(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[str, 
     A Byzantine client outside its window behaves and is left out. None where the rule gives no verdict.
     """
     known = [
-        (record, verdict)
-        for record, verdict in zip(clients, verdicts, strict=True)
-        if verdict is not None
+        (record, verdict) for record, verdict in zip(clients, verdicts, strict=True) if verdict is not None
     ]
     if not known:
         return None
@@ -109,9 +107,7 @@ def suppression(clients: Sequence[ClientRecord]) -> dict[str, Any] | None:
     return None if rates is None else {"tpr": rates["tpr"], "fpr": rates["fpr"]}
 
 
-def rates_by_round(
-    clients: Sequence[ClientRecord], verdicts: Verdicts
-) -> dict[int, dict[str, float | None]]:
+def rates_by_round(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[int, dict[str, float | None]]:
     """TPR and FPR of every round in which the rule gives a verdict."""
     attacking: dict[int, list[bool]] = defaultdict(list)
     benign: dict[int, list[bool]] = defaultdict(list)
