@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from wardround.cli.main import app
 from wardround.errors import ConfigError, WardroundError
-from wardround.records import ClientRecord, RoundRecord
+from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantined
 
@@ -38,7 +38,7 @@ def test_quarantine_release_and_verify(run):
 
 @pytest.mark.parametrize("command", ["quarantine", "release"])
 def test_a_finished_run_is_refused(run, command):
-    RunFolder(run).write_summary({"status": "finished"})
+    RunFolder(run).write_summary(Summary("finished"))
     result = call(command, run, "hospital-a", "--reason", "too late")
     assert isinstance(result.exception, ConfigError)
     assert "this run is finished" in str(result.exception)

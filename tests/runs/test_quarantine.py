@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.records import ClientRecord, RoundRecord
+from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.audit import AuditLog, verify
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantine, quarantined, release
@@ -64,7 +64,7 @@ def test_a_folder_that_is_no_run(tmp_path):
 @pytest.mark.parametrize("act", [quarantine, release])
 def test_a_finished_run_is_refused(run, act):
     quarantine(run, "hospital-00", "first")
-    RunFolder(run).write_summary({"status": "finished"})
+    RunFolder(run).write_summary(Summary("finished"))
     with pytest.raises(ConfigError, match="this run is finished"):
         act(run, "hospital-00", "too late")
     assert quarantined(run) == {"hospital-00": "first"}
@@ -73,7 +73,7 @@ def test_a_finished_run_is_refused(run, act):
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
 def test_a_run_that_can_be_resumed_is_not_refused(run, status):
-    RunFolder(run).write_summary({"status": status})
+    RunFolder(run).write_summary(Summary(status))
     quarantine(run, "hospital-00", "before it is resumed")
     assert "hospital-00" in quarantined(run)
 

@@ -80,7 +80,7 @@ def _locked(folder: Path, reason: str) -> Iterator[dict[str, str]]:
 def _check_not_finished(folder: Path) -> None:
     """A stopped or failed run can be resumed and then obeys; a finished one has no next round."""
     summary = RunFolder(folder).summary()
-    if summary is not None and summary["status"] == "finished":
+    if summary is not None and summary.finished:
         raise ConfigError(
             f"{folder}: this run is finished; quarantine and release act from the next round on, and it has none"
         )
