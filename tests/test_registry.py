@@ -71,3 +71,26 @@ def test_a_broken_package_is_not_mistaken_for_a_missing_one(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="this_is_missing_inside"):
         require("half_there", "fast")
+
+
+def test_a_former_name_works_with_a_warning_that_gives_the_present_one():
+    class Renamed(Configurable):
+        class Params(Parameters):
+            renamed = {"length": "size"}
+
+            size: int = Field(3, ge=1)
+
+    registry = Registry("thing", "wardround.models")
+    registry.register("bag")(Renamed)
+    with pytest.warns(FutureWarning, match="parameter 'length' is now called 'size'"):
+        assert registry.create("bag", length=5).params.size == 5
+    with (
+        pytest.warns(FutureWarning, match="length"),
+        pytest.raises(ParameterError, match=r"thing 'bag': size: must be greater than or equal to 1, got 0"),
+    ):
+        registry.create("bag", length=0)
+    with pytest.raises(ParameterError, match="'length' is the former name of 'size': give only 'size'"):
+        registry.create("bag", length=5, size=5)
+    with pytest.raises(ParameterError, match=r"unknown key 'lengths'; .*known: size$"):
+        registry.create("bag", lengths=5)
+    assert registry.describe("bag") == {"size": 3}

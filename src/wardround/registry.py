@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticUndefined
 
 from wardround.errors import ContractError, ParameterError, did_you_mean
@@ -23,9 +24,31 @@ __all__ = ["Configurable", "Parameters", "Registry", "explain", "source_of"]
 class Parameters(BaseModel):
     """Base of all parameter sets: frozen, no unknown keys, defaults checked like given values."""
 
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Former name → present name: the former still works, with a warning, until the next release."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_former_names(cls, values: Any) -> Any:
+        former = [name for name in cls.renamed if isinstance(values, dict) and name in values]
+        if not former:
+            return values
+        values = dict(values)
+        for name in former:
+            present = cls.renamed[name]
+            if present in values:
+                raise ValueError(f"'{name}' is the former name of '{present}': give only '{present}'")
+            warnings.warn(
+                f"parameter '{name}' is now called '{present}'; '{name}' stops working with the next release",
+                FutureWarning,
+                stacklevel=2,
+            )
+            values[present] = values.pop(name)
+        return values
 
 
 class Configurable:

@@ -13,7 +13,7 @@ from wardround.errors import ParameterError
 from wardround.updates import Layout
 
 N, D = 20, 600
-EXCESS, JUMP, ISOLATION, TWIN, REVERSAL, DRIFT, DISSENT, PROBATION = range(1, 9)
+EXCESS, JUMP, ISOLATION, TWIN, REVERSAL, DRIFT, CONTRADICTION, PROBATION = range(1, 9)
 
 
 class Population:
@@ -155,11 +155,11 @@ def test_a_few_who_reverse_their_rows_from_the_first_round_on_are_named():
     for t in range(1, 11):
         out = rule.aggregate(kinds.round([0, 1, 15]), t)
         assert out.columns["why"].nonzero().flatten().tolist() == [0, 1, 15]
-    assert (out.columns["why"][[0, 1, 15]] == DISSENT).all()
+    assert (out.columns["why"][[0, 1, 15]] == CONTRADICTION).all()
 
 
 @pytest.mark.parametrize("reversed_rows", [[0, 1, 2, 3, 15, 16, 17], [0, 1, 2, 3, 4, 15, 16, 17, 18]])
-def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named(reversed_rows):
+def test_contested_updates_get_the_coordinate_wise_median_and_nobody_is_named(reversed_rows):
     rule, kinds = aggregators.create("caac-guard"), Kinds()
     for t in range(1, 6):
         updates = kinds.round(reversed_rows)
@@ -169,18 +169,18 @@ def test_a_divided_house_gets_the_coordinate_wise_median_and_nobody_is_named(rev
         torch.testing.assert_close(
             out.delta, clipped.double().quantile(0.5, dim=0).float(), rtol=1e-4, atol=1e-6
         )
-    assert rule.division == 1.0
-    assert (out.columns["division"] == 1).all()
+    assert rule.contested == 1.0
+    assert (out.columns["contested"] == 1).all()
 
 
 def test_up_to_thirty_percent_who_contradict_are_named_and_the_rest_are_averaged():
     rule, kinds = aggregators.create("caac-guard"), Kinds()
     out = rule.aggregate(kinds.round([0, 1, 2, 3, 15, 16]), 1)
     assert out.flags.nonzero().flatten().tolist() == [0, 1, 2, 3, 15, 16]
-    assert rule.division == 0.0
+    assert rule.contested == 0.0
 
 
-def test_in_a_divided_house_root_data_weighs_directions_alone():
+def test_of_contested_updates_root_data_weighs_directions_alone():
     rooted, kinds = aggregators.create("caac-guard", root=True), Kinds()
     root, updates = kinds.signal, kinds.round([0, 1, 2, 3, 4, 15, 16, 17, 18])
     out = rooted.aggregate(updates, 1, root_update=root)
@@ -190,23 +190,46 @@ def test_in_a_divided_house_root_data_weighs_directions_alone():
     torch.testing.assert_close(out.delta, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("hearings", "layout"), [(0, Kinds.layout), (3, None)])
-def test_without_a_hearing_or_an_output_bias_nobody_dissents(hearings, layout):
-    rule, kinds = aggregators.create("caac-guard", hearings=hearings), Kinds()
+@pytest.mark.parametrize(("contradiction_rounds", "layout"), [(0, Kinds.layout), (3, None)])
+def test_without_such_rounds_or_an_output_bias_nobody_contradicts(contradiction_rounds, layout):
+    rule, kinds = aggregators.create("caac-guard", contradiction_rounds=contradiction_rounds), Kinds()
     for t in range(1, 5):
         rows = kinds.round([0, 1, 15]).matrix
         assert not rule.aggregate(Updates(rows, layout=layout), t).flags.any()
 
 
-def test_the_hearing_ends_after_the_first_rounds():
+def test_contradictions_are_looked_for_in_the_first_rounds_only():
     """Once the model has learnt, honest clients contradict each other: nobody is named for it then."""
     rule, kinds = aggregators.create("caac-guard"), Kinds()
     for t in (1, 2, 3):
         rule.aggregate(kinds.round(), t)
     state = rule.state_dict()
     out = rule.aggregate(kinds.round([4]), 4)
-    assert (out.columns["dissent"] == 0).all()
-    assert (state["heard"], rule.heard) == (3, 3)
+    assert (out.columns["contradiction"] == 0).all()
+    assert (state["compared_rounds"], rule.compared_rounds) == (3, 3)
+
+
+def test_a_state_that_was_saved_under_the_former_names_is_read():
+    rule, kinds = aggregators.create("caac-guard"), Kinds()
+    for t in (1, 2):
+        rule.aggregate(kinds.round([0, 1, 2, 3, 15, 16, 17]), t)
+    state = rule.state_dict()
+    former = {**state, "heard": state.pop("compared_rounds"), "division": state.pop("contested")}
+    del former["compared_rounds"], former["contested"]
+    resumed = aggregators.create("caac-guard")
+    resumed.load_state_dict(former)
+    assert (resumed.compared_rounds, resumed.contested) == (2, 1.0)
+    updates = kinds.round([0, 1, 2, 3, 15, 16, 17])
+    assert torch.equal(resumed.aggregate(updates, 3).delta, rule.aggregate(updates, 3).delta)
+
+
+def test_the_former_name_of_a_parameter_works_with_a_warning_that_gives_the_new_one():
+    with pytest.warns(FutureWarning, match="'hearings' is now called 'contradiction_rounds'"):
+        rule = aggregators.create("caac-guard", hearings=1)
+    assert rule.params.contradiction_rounds == 1
+    assert "hearings" not in rule.params.model_dump()
+    with pytest.raises(ParameterError, match="'hearings' is the former name of 'contradiction_rounds'"):
+        aggregators.create("caac-guard", hearings=1, contradiction_rounds=1)
 
 
 def test_after_an_attack_a_client_is_on_probation_and_then_free():

@@ -11,7 +11,7 @@ from wardround.aggregators.caac_guard.statistics import (
     excess_norms,
     in_step,
     isolation,
-    same_length,
+    same_norm_neighbours,
     size_slope,
     twins,
     usual_log_norms,
@@ -112,17 +112,17 @@ def test_turning_in_step_counts_and_turning_alone_does_not():
     assert scores.tolist() == pytest.approx([0.4 / 0.25, 0.4 / 0.25, 0, 0, 0])
 
 
-def test_rows_drawn_around_one_of_one_length_stand_out_and_honest_ones_do_not():
+def test_rows_drawn_around_one_of_the_same_norm_stand_out_and_honest_ones_do_not():
     generator = torch.Generator().manual_seed(3)
     rows = honest(20, 500, common=0.5) * (1 + 3 * torch.rand(20, 1, generator=generator, dtype=torch.float64))
     nobody = torch.zeros(20, dtype=torch.bool)
     norms = rows.norm(dim=1)
-    assert same_length(gaps_of(rows), norms.log(), nobody).max() <= 1
+    assert same_norm_neighbours(gaps_of(rows), norms.log(), nobody).max() <= 1
     shared = torch.randn(500, generator=generator, dtype=torch.float64)
     drawn = shared + 0.3 * torch.randn(5, 500, generator=generator, dtype=torch.float64)
     rows[:5] = drawn * norms.quantile(0.7) / drawn.norm(dim=1, keepdim=True)
-    scores = same_length(gaps_of(rows), rows.norm(dim=1).log(), nobody)
+    scores = same_norm_neighbours(gaps_of(rows), rows.norm(dim=1).log(), nobody)
     assert scores[:5].tolist() == [2.0] * 5  # four others each
     assert scores[5:].max() <= 1
     rows[:5] *= torch.linspace(0.5, 2, 5, dtype=torch.float64)[:, None]  # lengths as different as honest ones
-    assert same_length(gaps_of(rows), rows.norm(dim=1).log(), nobody).max() <= 1
+    assert same_norm_neighbours(gaps_of(rows), rows.norm(dim=1).log(), nobody).max() <= 1

@@ -15,7 +15,8 @@ from torch import Tensor
 
 __all__ = ["Past", "Profiles"]
 
-SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES, HEARD, DISSENT = range(8)
+SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES, COMPARED, CONTRADICTION = range(8)
+"""Columns of the table of numbers. Level: mean log-norm; heading: mean cosine to the own past direction."""
 COLUMNS = (
     "accepted rounds",
     "usual norm",
@@ -26,45 +27,55 @@ COLUMNS = (
     "contradiction rounds",
     "contradicting share",
 )
-"""What the columns of the table hold, in the order of the indices above."""
+"""The same columns in words, as `Profiles.table` shows them."""
 FIRST_SPREAD = 0.15
 """Spread of log-norm and heading that a client starts with."""
 KNOWN_AFTER = 3
 """Accepted rounds after which a client is judged by its own past."""
 WINDOWS = {"turned": 5, "fallen": 3}
-"""Rounds over which a turning away and a falling silent are watched."""
+"""Rounds that are remembered of a client's loss of heading, and of the fall of its log-norm."""
 MOST_OFFENCES, PROBATION = 6, 3
 """Flagged rounds that are remembered; from how many on a client stays flagged although a round looks honest."""
 HEADING_RATE, SPREAD_RATE = 0.3, 0.2
+"""Rates at which the mean heading, and both spreads, follow new rounds."""
 LEVEL_RATES = (0.05, 0.5)
 """Bounds on 1/(accepted rounds), the rate at which log-norm and past direction are averaged."""
-HEARING_RATE = 0.2
+CONTRADICTION_RATE = 0.2
 """Least weight of a round in the share of rounds in which a client contradicts the others."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """The profiles of a round's clients, in the order of the round."""
+    """The profiles of a round's N clients, in the order of the round, as they were before it."""
 
     rows: Tensor
+    """N places of the clients in the tables of `Profiles`."""
     scalars: Tensor
+    """N × 8 numbers, in the columns named above."""
     direction: Tensor
-    """Mean accepted row, projected."""
+    """N × width: mean accepted row, projected."""
 
     @property
     def known(self) -> Tensor:
-        """Seen often enough to be judged by its own past."""
+        """N booleans: accepted often enough to be judged by its own past."""
         return self.scalars[:, SEEN] >= KNOWN_AFTER
 
     def headings(self, projected: Tensor) -> Tensor:
-        """Cosine of this round's rows to the clients' own past; 1 where there is none, or nothing was sent."""
+        """Compare this round's rows with the clients' own past.
+
+        Args:
+            projected: N × width, the projected rows of the round.
+
+        Returns:
+            N cosines; 1 where a client has no past, or sent nothing.
+        """
         lengths = (self.direction.square().sum(1) * projected.square().sum(1)).sqrt()
         dots = (self.direction * projected).sum(1)
         return torch.where(lengths > 0, dots / lengths.clamp(min=1e-300), 1.0)
 
 
 class Profiles:
-    """A table with a line a client."""
+    """Tables with one line per client."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
@@ -73,7 +84,10 @@ class Profiles:
         self.direction = torch.empty(0, 0, dtype=torch.float64)
 
     def of(self, clients: Sequence[str], width: int) -> Past:
-        """The clients' profiles; a newcomer gets an empty one, and all lose their direction if D has changed."""
+        """Look up the clients' profiles; a newcomer gets an empty one.
+
+        `width` is the length of a projected row; where it has changed, all past directions are forgotten.
+        """
         if self.direction.shape[1] != width:
             self.direction = self.direction.new_zeros(len(self.direction), width)
         newcomers = [client for client in clients if client not in self.index]
@@ -89,39 +103,56 @@ class Profiles:
         rows = torch.tensor([self.index[client] for client in clients])
         return Past(rows, self.scalars[rows], self.direction[rows])
 
-    def watch(self, past: Past, name: str, values: Tensor) -> Tensor:
-        """Add a round to one of the windows; returns the window."""
+    def extend_window(self, past: Past, name: str, values: Tensor) -> Tensor:
+        """Add a round's N values to one of the windows, and drop its oldest; returns N × rounds."""
         window = torch.cat([self.windows[name][past.rows, 1:], values[:, None]], 1)
         self.windows[name][past.rows] = window
         return window
 
-    def count(self, past: Past, suspicious: Tensor) -> Tensor:
-        """Remember who was suspicious; returns who is on probation."""
+    def count_offences(self, past: Past, suspicious: Tensor) -> Tensor:
+        """Count a round's suspicious clients (N booleans); returns who is on probation (N booleans)."""
         before = past.scalars[:, OFFENCES]
         offences = torch.where(suspicious, before + 1, before - 1).clamp(0, MOST_OFFENCES)
         self.scalars[past.rows, OFFENCES] = offences
         return offences >= PROBATION
 
-    def hear(self, past: Past, heard: Tensor, contradicts: Tensor) -> Tensor:
-        """Take in a round's accusations of those who were heard; returns each client's share of rounds."""
-        rows = past.rows[heard]
-        count = self.scalars[rows, HEARD] + 1
-        share = self.scalars[rows, DISSENT]
-        self.scalars[rows, HEARD] = count
-        self.scalars[rows, DISSENT] = share + (1 / count).clamp(min=HEARING_RATE) * (
-            contradicts[heard] - share
-        )
-        return self.scalars[past.rows, DISSENT]
+    def count_contradictions(self, past: Past, compared: Tensor, contradicts: Tensor) -> Tensor:
+        """Take in who contradicted the others in a round.
 
-    def blame(self, clients: Sequence[str]) -> None:
-        """An offence that is not in the rows."""
+        Args:
+            past: The clients of the round.
+            compared: N booleans, who took part in the comparison.
+            contradicts: N values, 1 for a client that contradicted the others and 0 else.
+
+        Returns:
+            N values: each client's share of such rounds, the recent ones counting more.
+        """
+        rows = past.rows[compared]
+        count = self.scalars[rows, COMPARED] + 1
+        share = self.scalars[rows, CONTRADICTION]
+        self.scalars[rows, COMPARED] = count
+        self.scalars[rows, CONTRADICTION] = share + (1 / count).clamp(min=CONTRADICTION_RATE) * (
+            contradicts[compared] - share
+        )
+        return self.scalars[past.rows, CONTRADICTION]
+
+    def add_offence(self, clients: Sequence[str]) -> None:
+        """Count an offence that is not in the rows."""
         rows = [self.index[client] for client in clients]
         self.scalars[rows, OFFENCES] = (self.scalars[rows, OFFENCES] + 1).clamp(max=MOST_OFFENCES)
 
     def learn(
         self, past: Past, accepted: Tensor, log_norms: Tensor, headings: Tensor, projected: Tensor
     ) -> None:
-        """Take in the accepted clients' round: levels by winsorised innovations, the direction by its mean."""
+        """Take in the accepted clients' round: levels by winsorised innovations, the direction by its mean.
+
+        Args:
+            past: The clients of the round.
+            accepted: N booleans.
+            log_norms: N values.
+            headings: N cosines of the rows to the clients' own past.
+            projected: N × width, the projected rows.
+        """
         rows, old = past.rows[accepted], past.scalars[accepted]
         log_norms, headings, projected = log_norms[accepted], headings[accepted], projected[accepted]
         seen = old[:, SEEN]
@@ -153,7 +184,7 @@ class Profiles:
         return {"clients": list(self.index), **windows, **tables}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.index = {client: row for row, client in enumerate(state["clients"])}
         self.scalars, self.direction = state["scalars"].clone(), state["direction"].clone()
         self.windows = {name: state[name].clone() for name in WINDOWS}

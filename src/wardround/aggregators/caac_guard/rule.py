@@ -1,4 +1,4 @@
-"""CAAC-Guard: CAAC-FL's idea made sound. Profiles that no attack can teach, peers, company, and a first hearing."""
+"""CAAC-Guard: profiles that learn from accepted updates only, comparison with peers, and tests for collusion."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.order_statistics import mean_of_middle
 from wardround.aggregators._math.projection import Projection
 from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, Parameters, register
-from wardround.aggregators.caac_guard.contradiction import FEW, contradicting, output_bias_steps
+from wardround.aggregators.caac_guard.contradiction import FEW_ACCUSED, find_contradicting, output_bias_steps
 from wardround.aggregators.caac_guard.profiles import (
+    CONTRADICTION_RATE,
     HEADING,
     HEADING_SPREAD,
-    HEARING_RATE,
     LEVEL,
     LEVEL_SPREAD,
     Past,
@@ -30,48 +30,52 @@ from wardround.aggregators.caac_guard.statistics import (
     excess_norms,
     in_step,
     isolation,
-    same_length,
+    same_norm_neighbours,
     twins,
     usual_log_norms,
 )
 from wardround.aggregators.fltrust import root_length, skipped_without_root
 from wardround.updates import Aggregation, Updates
 
-TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift", "dissent")
+TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift", "contradiction")
 """The tests in the order of their codes in the column `why`: 1, 2, …; 0 is nothing, 8 probation."""
 PROBATION = len(TESTS) + 1
 EXCESS_FACTORS = (2.5, 4.0)
-"""A norm so many times that of peers is never, is always in excess."""
+"""Bounds on the limit of `excess`: a norm less than 2.5 times that of peers never is, more than 4 times always."""
 JUMP_LIMITS = (math.log(2.0), math.log(5.0))
+"""Bounds on the limit of `jump`: the rise of the log norm above the client's own level."""
 REVERSAL_LIMITS = (0.5, 1.2)
+"""Bounds on the limit of `reversal`: the fall of the cosine to the client's own past."""
 BACKWARDS = -0.15
-"""Only a heading below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
-FALLING = (0.15, 0.1)
-"""Mean fall of the log norm from which falling silent in step is flagged, and how much two falls may differ."""
-MANY = 0.3
-"""The largest share of clients that is named when they contradict the others; more of them divide the house."""
-OFTEN = 0.5
-"""Share of rounds in which who contradicts is flagged, and from which on the house counts as divided."""
-FORGETTING = 0.98
+"""Only a cosine below this is a reversal: a client that has nothing left to learn points anywhere, weakly."""
+FALL_LIMIT, FALL_TOLERANCE = 0.15, 0.1
+"""Mean fall of the log norm from which falling in step is flagged, and how much two falls may differ, relatively."""
+MOST_NAMED = 0.3
+"""The largest share of clients that is named when they contradict the others; with more the round is contested."""
+MOST_ROUNDS = 0.5
+"""Share of rounds above which a client that contradicts is flagged, and above which updates count as contested."""
+CLIP_DECAY = 0.98
 """How the clipping norm may fall from round to round: slower than the norms of clients that have converged."""
+
+FORMER_STATE = {"heard": "compared_rounds", "division": "contested"}
+"""Keys of states that were saved before they were renamed."""
 
 
 @register("caac-guard")
 class CaacGuard(Aggregator):
-    r"""Judge clients by their peers, their own accepted past and their company; average the rest.
+    r"""Judge clients by their peers, their own accepted past and signs of collusion; average the rest.
 
     Seven tests, each a score with limit 1, give a verdict in every round, from the first on:
 
     1. `excess`: the norm is far above that of clients of its size (log scale; only without a past that vouches).
     2. `jump`: the norm is far above the client's own past norms, beyond what all clients do.
     3. `isolation`: the row is as unrelated to all others as noise is.
-    4. `twin`: the row is far closer to another than clients of this round ever are, or is one of several that are
-       close and of exactly one length: collusion. Of twins, the one that fits its own past best is spared if it
-       fits it well.
+    4. `twin`: the row is far closer to another than clients of this round ever are, or is close to several others of
+       almost the same norm: collusion. Of twins, the one that fits its own past best is spared if it fits it well.
     5. `reversal`: the row points against the client's own past, and did not before.
-    6. `drift`: the client turns away from its own past, or falls silent, in step with another.
-    7. `dissent`: in the first rounds the client contradicted the others, whatever its case mix
-       (:func:`~wardround.aggregators.caac_guard.contradiction.contradicting`), and no more than 30 % did.
+    6. `drift`: the client turns away from its own past, or its norm falls, in step with another client.
+    7. `contradiction`: in the first rounds the client contradicted the others, whatever its case mix
+       (:func:`~wardround.aggregators.caac_guard.contradiction.find_contradicting`), and no more than 30 % did.
 
     A client flagged three times is on probation, and flagged, until it has been unsuspicious for as long.
     Profiles (log-norm, direction, their spreads) learn from accepted rows only. With A the accepted clients,
@@ -83,12 +87,12 @@ class CaacGuard(Aggregator):
       :math:`B_i` is four times the norm that is usual for the client's size: FedAvg, as long as nobody is far out.
     - Cautious, when someone is: the cap is `sample_cap`, and :math:`B_i = B_t = \max(\mathrm{median}\,\|U\|,
       0.98\,B_{t-1})`, the median over all or over the accepted clients, whichever is less.
-    - Divided, when more than 30 % contradict the others, or more than a fifth and it is not clear who: the
-      coordinate-wise median of A's rows, clipped to :math:`B_t`. Nobody is named for it then.
+    - Contested, when more than 30 % contradict the others, or more than a fifth and it is not clear who: the
+      coordinate-wise median of A's rows, clipped to :math:`B_t`. Nobody is flagged for it then.
 
     With `root: true` the server's own update :math:`g_0` votes too, and directions are trusted as far as they agree
-    with it, with :math:`m_i` capped at `sample_cap` and relative to its mean and :math:`B_i` as in a calm round; in a
-    divided house every row counts once and is brought to length :math:`B_t`:
+    with it, with :math:`m_i` capped at `sample_cap` and relative to its mean and :math:`B_i` as in a calm round. When
+    the updates are contested, all clients count equally and every update is scaled to norm :math:`B_t`:
 
     .. math::
         \Delta = \frac{g_0 + \sum_{i\in A} \mathrm{TS}_i m_i \min(1, B_i/\|U_i\|)\, U_i}
@@ -119,6 +123,8 @@ class CaacGuard(Aggregator):
     }
 
     class Params(Parameters):
+        renamed: ClassVar[Mapping[str, str]] = {"hearings": "contradiction_rounds"}
+
         root: bool = False
         """The server has trusted samples: its own update (`root_update`) votes and weighs the others."""
         target_fpr: float = Field(0.02, gt=0, lt=1)
@@ -131,11 +137,11 @@ class CaacGuard(Aggregator):
         twin_ratio: float = Field(0.1, gt=0, lt=1)
         """Closer than this share of the usual distance to the nearest peer is too close."""
         drift_limit: float = Field(0.25, gt=0)
-        """Mean loss of heading over the window from which turning away in step is flagged."""
+        """Mean loss of cosine to the own past, over five rounds, from which turning away in step is flagged."""
         drift_tolerance: float = Field(0.06, gt=0, lt=1)
-        """How much two losses of heading may differ, relatively, to be called in step."""
-        hearings: int = Field(3, ge=0)
-        """First rounds in which clients are asked whether they contradict each other; 0 where the model is not new:
+        """How much two such losses may differ, relatively, to be called in step."""
+        contradiction_rounds: int = Field(3, ge=0)
+        """First rounds in which clients are tested for contradicting each other; 0 where the model is not new:
         once it has learnt, honest rows contradict each other too."""
         projection: int = Field(512, ge=16)
         """Length at which past directions are kept."""
@@ -143,9 +149,11 @@ class CaacGuard(Aggregator):
     def __init__(self, params: Any = None) -> None:
         super().__init__(params)
         self.z = 2 / (3 * math.sqrt(self.params.target_fpr))
+        """Standard deviations that are too many (Vysochanskij–Petunin)."""
         self.profiles = Profiles()
         self.clip = 0.0
-        self.heard, self.division = 0, 0.0
+        """B of the last round."""
+        self.compared_rounds, self.contested = 0, 0.0
 
     @property
     def needs_root_update(self) -> bool:  # type: ignore[override]
@@ -167,27 +175,28 @@ class CaacGuard(Aggregator):
         gaps = cosine_gaps(context.measurements.squared_distances, norms)
         usual = usual_log_norms(log_norms, updates.num_samples)
         scores = self._scores(updates, past, log_norms, usual, headings, gaps)
-        scores = torch.cat([scores, self._dissent(updates, past, gaps, present & (scores <= 1).all(0))[None]])
+        unsuspicious = present & (scores <= 1).all(0)
+        scores = torch.cat([scores, self._contradictions(updates, past, gaps, unsuspicious)[None]])
         worst, which = scores.max(0)
         suspicious = worst > 1
-        flags = suspicious | self.profiles.count(past, suspicious)
-        if bool(flags.all()):  # nobody left to compare with: nobody stands out
+        flags = suspicious | self.profiles.count_offences(past, suspicious)
+        if bool(flags.all()):  # nobody is left to compare with, so nobody stands out
             flags = torch.zeros_like(flags)
         why = torch.where(suspicious, which + 1, PROBATION) * flags
         self.profiles.learn(past, ~flags & present, log_norms, headings, projected)
 
         bound = min(float(norms.quantile(0.5)), float(norms[~flags].quantile(0.5)))
-        self.clip = max(bound, FORGETTING * self.clip)
+        self.clip = max(bound, CLIP_DECAY * self.clip)
         columns = {
             "norm": norms,
-            "heading": headings,
+            "past_cosine": headings,
             "why": why.double(),
             **dict(zip(TESTS, scores, strict=True)),
-            "division": torch.full_like(norms, self.division),
+            "contested": torch.full_like(norms, self.contested),
         }
         if self.params.root:
-            result = self._trusting(updates, flags, usual, context)
-        elif self.division > OFTEN:
+            result = self._mean_by_root(updates, flags, usual, context)
+        elif self.contested > MOST_ROUNDS:
             result = self._median(updates, flags)
         else:
             result = self._clipped_mean(updates, flags, usual)
@@ -204,7 +213,19 @@ class CaacGuard(Aggregator):
         headings: Tensor,
         gaps: Tensor,
     ) -> Tensor:
-        """The tests of a row by itself and of its company × clients."""
+        """The first six tests.
+
+        Args:
+            updates: The N updates of the round.
+            past: What is remembered of their clients.
+            log_norms: N log norms; of a row of zeros that of the smallest other.
+            usual: N log norms that are usual for the clients' sizes.
+            headings: N cosines to the clients' own past.
+            gaps: N × N, 1 − cosine of all pairs.
+
+        Returns:
+            6 × N scores with limit 1, in the order of `TESTS`.
+        """
         known, none = past.known, torch.zeros(len(updates), dtype=torch.float64)
         level, level_spread = past.scalars[:, LEVEL], past.scalars[:, LEVEL_SPREAD]
         heading, heading_spread = past.scalars[:, HEADING], past.scalars[:, HEADING_SPREAD]
@@ -223,11 +244,11 @@ class CaacGuard(Aggregator):
 
         common = float(headings[known].quantile(0.5)) if bool(known.any()) else 1.0
         shortfall = torch.where(known, 1 - headings / max(common, 0.2), none).clamp(-1, 2)
-        turned = self.profiles.watch(past, "turned", shortfall)
-        fallen = self.profiles.watch(past, "fallen", torch.where(known, min(0.0, trend) - rise, none))
+        turned = self.profiles.extend_window(past, "turned", shortfall)
+        fallen = self.profiles.extend_window(past, "fallen", torch.where(known, min(0.0, trend) - rise, none))
         drift = torch.maximum(
             in_step(turned, self.params.drift_limit, self.params.drift_tolerance),
-            in_step(fallen, *FALLING),
+            in_step(fallen, FALL_LIMIT, FALL_TOLERANCE),
         )
 
         noise = isolation(gaps, updates.norms, updates.dimension)
@@ -235,40 +256,52 @@ class CaacGuard(Aggregator):
         misfit = torch.maximum(lost.abs() / heading_spread, (log_norms - level).abs() / level_spread)
         fits = known & (misfit < 2)
         best = misfit <= torch.where(pairs > 1, misfit[None, :], torch.inf).min(1).values
-        company = torch.maximum(pairs.max(1).values, same_length(gaps, log_norms, noise > 1))
-        twin = torch.where(fits & best, none, company)
+        collusion = torch.maximum(pairs.max(1).values, same_norm_neighbours(gaps, log_norms, noise > 1))
+        twin = torch.where(fits & best, none, collusion)
         return torch.stack([excess, jump, noise, twin, reversal, drift])
 
-    def _dissent(self, updates: Updates, past: Past, gaps: Tensor, heard: Tensor) -> Tensor:
-        """How often each contradicted the others, in units of the limit; in passing, whether the house is divided."""
+    def _contradictions(self, updates: Updates, past: Past, gaps: Tensor, compared: Tensor) -> Tensor:
+        """The seventh test; also decides whether the updates are contested.
+
+        Args:
+            updates: The N updates of the round.
+            past: What is remembered of their clients.
+            gaps: N × N, 1 − cosine of all pairs.
+            compared: N booleans, the clients that no other test found suspicious.
+
+        Returns:
+            N scores with limit 1: how often each client contradicted the others.
+        """
         steps = output_bias_steps(updates)
-        among = heard.nonzero().flatten()
-        over = self.heard >= self.params.hearings * math.ceil(len(self.profiles.index) / len(updates))
-        found = None if steps is None or over else contradicting(1 - gaps[among][:, among], steps[among])
+        among = compared.nonzero().flatten()
+        rounds = self.params.contradiction_rounds * math.ceil(len(self.profiles.index) / len(updates))
+        contradiction = None
+        if steps is not None and self.compared_rounds < rounds:
+            contradiction = find_contradicting(1 - gaps[among][:, among], steps[among])
         contradicts, named = torch.zeros(len(updates), dtype=torch.float64), False
-        if found is not None:
-            accused, clear = found
-            share = int(accused.sum()) / len(among)
-            named, divided = clear and share <= MANY, share > (MANY if clear else FEW)
-            self.heard += 1
-            self.division += max(1 / self.heard, HEARING_RATE) * (divided - self.division)
-            contradicts[among] = accused.double()
-        heard = heard & named
-        return self.profiles.hear(past, heard, contradicts) / OFTEN
+        if contradiction is not None:
+            share = int(contradiction.accused.sum()) / len(among)
+            named = contradiction.clear and share <= MOST_NAMED
+            contested = share > (MOST_NAMED if contradiction.clear else FEW_ACCUSED)
+            self.compared_rounds += 1
+            rate = max(1 / self.compared_rounds, CONTRADICTION_RATE)
+            self.contested += rate * (contested - self.contested)
+            contradicts[among] = contradiction.accused.double()
+        return self.profiles.count_contradictions(past, compared & named, contradicts) / MOST_ROUNDS
 
     def _bounds(self, norms: Tensor, usual: Tensor, calm: bool) -> Tensor:
-        """How long a row may be: as long as usual, in calm rounds four times what its client's size explains."""
+        """N norms that rows are clipped to: B, or in calm rounds four times what is usual for the client's size."""
         bounds = torch.full_like(norms, self.clip)
         return torch.maximum(bounds, EXCESS_FACTORS[1] * usual.exp()) if calm else bounds
 
     def _counts(self, updates: Updates, flags: Tensor, calm: bool) -> Tensor:
-        """Sample counts of the accepted, none above the cap."""
+        """N sample counts, none above the cap; 0 for who is flagged."""
         counts, accepted = updates.num_samples, ~flags
         cap = self.params.calm_cap if calm else self.params.sample_cap
         return counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
 
     def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
-        """By sample counts; who has been found out makes the rest be taken with more caution."""
+        """The mean of the accepted rows by sample counts, with lower caps where someone is flagged."""
         calm, norms = not bool(flags.any()), updates.norms
         counts = self._counts(updates, flags, calm)
         weights = counts / counts.sum() if bool(counts.sum() > 0) else ~flags / (~flags).sum()
@@ -277,7 +310,7 @@ class CaacGuard(Aggregator):
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
 
     def _median(self, updates: Updates, flags: Tensor) -> Aggregation:
-        """Where too many contradict the others to say who is right: coordinate by coordinate, the middle."""
+        """The coordinate-wise median of the accepted rows, for contested updates."""
         accepted, norms = ~flags, updates.norms
         scale = _clipping(norms, torch.full_like(norms, self.clip))
         kept, factors = accepted.nonzero().flatten(), scale[accepted, None].to(updates.matrix)
@@ -287,14 +320,15 @@ class CaacGuard(Aggregator):
             delta[start:stop] = mean_of_middle(rows, (len(kept) - 1) // 2)
         return Aggregation(delta, weights=accepted / accepted.sum(), columns={"clip_scale": scale})
 
-    def _trusting(self, updates: Updates, flags: Tensor, usual: Tensor, context: Context) -> Aggregation:
+    def _mean_by_root(self, updates: Updates, flags: Tensor, usual: Tensor, context: Context) -> Aggregation:
+        """The mean of the accepted rows and the server's own update, weighted by cosines to the latter."""
         if not math.isfinite(root_length(self.name, updates, context)):
             return skipped_without_root(updates)
         root, norms = context.root_update, updates.norms
         assert root is not None  # or it would have no length
         cosines = context.measurements.cosines(otherwise=0.0)
         trust = cosines.clamp(min=0) * ~flags
-        if self.division <= OFTEN:
+        if self.contested <= MOST_ROUNDS:
             counts = self._counts(updates, flags, calm=False)
             trust = trust * counts / counts[~flags].mean().clamp(min=1e-300)
             scale = _clipping(norms, self._bounds(norms, usual, calm=True))
@@ -308,20 +342,22 @@ class CaacGuard(Aggregator):
 
     def on_dropped(self, dropped: dict[str, str]) -> None:
         """Sending something malformed is an offence."""
-        self.profiles.blame([client for client in dropped if client in self.profiles.index])
+        self.profiles.add_offence([client for client in dropped if client in self.profiles.index])
 
     def profile_table(self) -> dict[str, dict[str, float]]:
         return self.profiles.table()
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"clip": self.clip, "heard": self.heard, "division": self.division}
+        own = {"clip": self.clip, "compared_rounds": self.compared_rounds, "contested": self.contested}
         return {**own, **self.profiles.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.clip, self.heard, self.division = state["clip"], state["heard"], state["division"]
+        state = {FORMER_STATE.get(key, key): value for key, value in state.items()}
+        self.clip, self.contested = state["clip"], state["contested"]
+        self.compared_rounds = state["compared_rounds"]
         self.profiles.load_state_dict(state)
 
 
 def _clipping(norms: Tensor, bounds: Tensor) -> Tensor:
-    """What to multiply rows by so that none is longer than its bound."""
+    """N factors that bring every row down to its bound."""
     return torch.where(norms > bounds, bounds / norms.clamp(min=1e-300), 1.0)

@@ -1,6 +1,6 @@
-"""The tests of `caac-guard`: each takes a round's geometry or the clients' own past, each gives a score.
+"""The tests of `caac-guard`: each turns a round's geometry, or the clients' own past, into one score per client.
 
-All are oriented alike: 1 is the limit, above it a client is suspicious. None sees more than N × N numbers.
+All scores are oriented alike: 1 is the limit, above it a client is suspicious. None sees more than N × N numbers.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ __all__ = [
     "excess_norms",
     "in_step",
     "isolation",
-    "same_length",
+    "same_norm_neighbours",
     "size_slope",
     "twins",
     "usual_log_norms",
 ]
 
-TINY = 1e-12
+SMALLEST_GAP = 1e-12
 """Cosine gaps below this are rounding."""
-MOST = 1e6
+LARGEST_SCORE = 1e6
 """No score is larger: a record must stay readable."""
 
 
 def cosine_gaps(squared_distances: Tensor, norms: Tensor) -> Tensor:
-    """1 − cos(U_i, U_j) from distances, so that it is exact also for rows that hardly differ; 1 where a row is zero.
+    """Compute 1 − cos(U_i, U_j) from distances, so that it is exact also for rows that hardly differ.
+
+    Args:
+        squared_distances: N × N, ‖U_i − U_j‖².
+        norms: N norms of the rows.
+
+    Returns:
+        N × N gaps from 0 to 2; 1 where a row is zero.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]).double()
     >>> cosine_gaps(torch.cdist(rows, rows) ** 2, rows.norm(dim=1))[0].round()
@@ -43,7 +50,7 @@ def cosine_gaps(squared_distances: Tensor, norms: Tensor) -> Tensor:
 
 
 def isolation(gaps: Tensor, norms: Tensor, dimension: int) -> Tensor:
-    r"""Who points nowhere that anyone else does: noise.
+    r"""Find rows that point nowhere that anyone else does: noise.
 
     The cosine of a random row with any other has mean square 1/D, so that
 
@@ -51,6 +58,14 @@ def isolation(gaps: Tensor, norms: Tensor, dimension: int) -> Tensor:
 
     is 1 on average, with standard deviation :math:`\sqrt{2/(N-1)}`; the limit lies five of these above 1.
     Standing apart means something only where most clients lie ten times above the limit.
+
+    Args:
+        gaps: N × N, 1 − cosine of all pairs.
+        norms: N norms of the rows.
+        dimension: D.
+
+    Returns:
+        N scores; all 0 with fewer than four clients, and where the round is too diverse to tell.
     """
     n = len(gaps)
     if n < 4:
@@ -59,11 +74,11 @@ def isolation(gaps: Tensor, norms: Tensor, dimension: int) -> Tensor:
     limit = 1 + 5 * math.sqrt(2 / (n - 1))
     if alike.quantile(0.5) <= 10 * limit:
         return torch.zeros(n, dtype=torch.float64)
-    return torch.where(norms > 0, limit / alike.clamp(min=TINY), 0.0).clamp(max=MOST)
+    return torch.where(norms > 0, limit / alike.clamp(min=SMALLEST_GAP), 0.0).clamp(max=LARGEST_SCORE)
 
 
 def twins(gaps: Tensor, ratio: float, isolated: Tensor) -> Tensor:
-    r"""N × N: how much closer two rows are than clients of this round usually are to their nearest.
+    r"""Find pairs of rows that are much closer than clients of this round usually are to their nearest.
 
     .. math:: \mathrm{score}_{ij} = \frac{\mathrm{ratio} \cdot \mathrm{median}_k\, e_k}{1 - \cos(U_i, U_j)},
         \qquad e_k = \min_{l\ne k} (1 - \cos(U_k, U_l))
@@ -71,25 +86,41 @@ def twins(gaps: Tensor, ratio: float, isolated: Tensor) -> Tensor:
     Training on samples of one's own leaves a part in every honest row that nobody else has; colluders who send
     the same row, or one within a little of it, have none. Isolated rows do not count in the median, which is an
     honest client's while less than half of the others collude.
+
+    Args:
+        gaps: N × N, 1 − cosine of all pairs.
+        ratio: Share of the usual gap to the nearest that is too small.
+        isolated: N booleans, the rows that are noise.
+
+    Returns:
+        N × N scores of the pairs, 0 on the diagonal.
     """
     n = len(gaps)
     usual = usual_gap(gaps, isolated)
-    if usual <= TINY:  # most are alike: nothing to tell apart
+    if usual <= SMALLEST_GAP:  # most are alike: nothing to tell apart
         return torch.zeros(n, n, dtype=torch.float64)
-    return (ratio * usual / gaps.clamp(min=TINY)).clamp(max=MOST).fill_diagonal_(0)
+    return (ratio * usual / gaps.clamp(min=SMALLEST_GAP)).clamp(max=LARGEST_SCORE).fill_diagonal_(0)
 
 
-def same_length(gaps: Tensor, log_norms: Tensor, isolated: Tensor) -> Tensor:
-    """Who keeps company with others of exactly its length: rows drawn around one that colluders share.
+def same_norm_neighbours(gaps: Tensor, log_norms: Tensor, isolated: Tensor) -> Tensor:
+    """Find clients whose updates are close to several others and have almost the same norm: a sign of collusion.
 
     Honest norms go with sizes and case mixes. A client scores half the number of others whose direction is nearer than
     0.6 of what is usual between neighbours and whose log norm differs by less than 0.03 of the round's spread:
     three are too many.
 
+    Args:
+        gaps: N × N, 1 − cosine of all pairs.
+        log_norms: N values.
+        isolated: N booleans, the rows that are noise.
+
+    Returns:
+        N scores.
+
     >>> near = torch.tensor([0.02, 0.3, 0.5]).repeat_interleave(4)
     >>> gaps = torch.where(torch.eye(12) > 0, 0.0, torch.maximum(near[:, None], near[None, :]))
     >>> log_norms = torch.cat([torch.full((4,), 0.7), torch.linspace(-1, 1, 8)])
-    >>> same_length(gaps, log_norms, torch.zeros(12, dtype=torch.bool)).tolist()[:5]
+    >>> same_norm_neighbours(gaps, log_norms, torch.zeros(12, dtype=torch.bool)).tolist()[:5]
     [1.5, 1.5, 1.5, 1.5, 0.0]
     """
     usual = usual_gap(gaps, isolated)
@@ -100,16 +131,23 @@ def same_length(gaps: Tensor, log_norms: Tensor, isolated: Tensor) -> Tensor:
 
 
 def usual_gap(gaps: Tensor, isolated: Tensor) -> float:
-    """The median client's distance to its nearest; 0 where too few are left to tell."""
+    """The median of the clients' gaps to their nearest (of N × N gaps); 0 where too few are not isolated."""
     nearest = (gaps + 3 * torch.eye(len(gaps), dtype=gaps.dtype)).min(1).values[~isolated]
     return float(nearest.quantile(0.5)) if len(nearest) >= 3 else 0.0
 
 
 def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
-    """How norms grow with sample counts (log on log), within [0, 1]: the median slope over all pairs.
+    """Estimate how norms grow with sample counts, log on log: the median slope over all pairs of clients.
 
     Each pair counts as much as its sizes differ, up to half a unit: clients of about one size say little, and no
-    outlier has much leverage. Larger clients take more steps in a round. The bounds keep small what a false count buys.
+    outlier has much leverage. Larger clients take more steps in a round.
+
+    Args:
+        log_norms: N values.
+        log_samples: N values.
+
+    Returns:
+        A slope within [0, 1]: the bounds keep small what a false count buys.
 
     >>> size_slope(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([1.0, 2.0, 3.0]))
     0.5
@@ -125,7 +163,14 @@ def size_slope(log_norms: Tensor, log_samples: Tensor) -> float:
 
 
 def usual_log_norms(log_norms: Tensor, samples: Tensor) -> Tensor:
-    """What a client of each one's size has for a log norm in this round.
+    """Estimate which log norm is usual in this round for a client of each one's size.
+
+    Args:
+        log_norms: N values.
+        samples: N sample counts, as the clients report them.
+
+    Returns:
+        N log norms.
 
     >>> usual_log_norms(torch.tensor([0.0, 0.5, 4.0]), torch.tensor([1.0, 2.718281828, 7.389056099])).round(decimals=2)
     tensor([0., 1., 2.])
@@ -136,10 +181,18 @@ def usual_log_norms(log_norms: Tensor, samples: Tensor) -> Tensor:
 
 
 def excess_norms(excess: Tensor, z: float, factors: tuple[float, float]) -> Tensor:
-    """How far each log norm lies above what is usual for its size, in units of the limit.
+    """Find norms that lie far above what is usual for the client's size.
 
     The limit is z robust standard deviations of the residuals, but neither below the first of the two
     factors nor above the second: many liars widen the spread, and may not hide in what they widened.
+
+    Args:
+        excess: N values, log norm minus the usual one.
+        z: Standard deviations that are too many.
+        factors: Smallest and largest limit, as factors of the norm.
+
+    Returns:
+        N scores: the excess in units of the limit.
     """
     spread = float(excess.abs().quantile(0.5)) / GAUSSIAN_MAD
     limit = min(max(z * spread, math.log(factors[0])), math.log(factors[1]))
@@ -147,12 +200,19 @@ def excess_norms(excess: Tensor, z: float, factors: tuple[float, float]) -> Tens
 
 
 def in_step(shortfalls: Tensor, limit: float, tolerance: float) -> Tensor:
-    """Who turns away from its own past in step with someone else: colluders who drift.
+    """Find clients that turn away from their own past in step with someone else: colluders who drift.
 
-    `shortfalls` is N × window: how much of its heading each client has lost, relative to the round's median, in
-    each of its last rounds. Honest clients turn too as the model learns, but each at its own time and pace.
-    A client scores its mean shortfall over the limit where another's differs from it by less than
-    `tolerance` of the smaller of the two, on average over the window.
+    Honest clients turn too as the model learns, but each at its own time and pace. A client scores its mean
+    shortfall over the limit where another's differs from it by less than `tolerance` of the smaller of the two, on
+    average over the window.
+
+    Args:
+        shortfalls: N × rounds, how far each client is behind the round's median in each of its last rounds.
+        limit: Mean shortfall that scores 1.
+        tolerance: How much two shortfalls may differ, relatively, to be in step.
+
+    Returns:
+        N scores; 0 for who is in step with nobody.
 
     >>> window = torch.tensor([[0.2, 0.3], [0.21, 0.3], [0.5, 0.0], [0.0, 0.0]])
     >>> in_step(window, limit=0.25, tolerance=0.1)

@@ -1,6 +1,6 @@
-"""Draw docs/figures/guard-hearing.svg: a first round's rows in their plane, without attack and with six reversed.
+"""Draw docs/figures/caac-guard-contradiction.svg: a first round's rows in their plane, honest and with six reversed.
 
-python docs/tools/draw_hearing.py
+python docs/tools/draw_contradiction.py
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from wardround.aggregators.caac_guard.contradiction import contradicting, output_bias_steps
+from wardround.aggregators.caac_guard.contradiction import find_contradicting, output_bias_steps
 from wardround.experiments import load_config
 from wardround.runs.runner import build
 from wardround.threads import one_thread
 from wardround.updates import Updates
 
-PICTURE = Path(__file__).parents[1] / "figures" / "guard-hearing.svg"
+PICTURE = Path(__file__).parents[1] / "figures" / "caac-guard-contradiction.svg"
 CONFIG = {
     "dataset": {"name": "synthetic", "samples": 6000},
     "partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3, "sizes": "power-law"},
@@ -53,14 +53,13 @@ def draw(axes: Axes, updates: Updates, attackers: set[str], title: str, basis: T
     rows = updates.matrix.double() / updates.norms[:, None]
     if basis is None:
         basis = torch.linalg.svd(rows, full_matrices=False).Vh[:2]
-    pulls = output_bias_steps(updates)
-    assert pulls is not None
-    found = contradicting(rows @ rows.T, pulls)
-    assert found is not None
-    for client, (x, y), pull, accused in zip(
-        updates.clients, (rows @ basis.T).tolist(), pulls.tolist(), found[0].tolist(), strict=True
-    ):
-        colour = BLUE if pull < 0 else ORANGE
+    bias_steps = output_bias_steps(updates)
+    assert bias_steps is not None
+    contradiction = find_contradicting(rows @ rows.T, bias_steps)
+    assert contradiction is not None
+    columns = (rows @ basis.T).tolist(), bias_steps.tolist(), contradiction.accused.tolist()
+    for client, (x, y), bias_step, accused in zip(updates.clients, *columns, strict=True):
+        colour = BLUE if bias_step < 0 else ORANGE
         axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.4})
         if accused:
             axes.plot(x, y, "o", mfc="none", mec=RED, ms=11, mew=1.6)
