@@ -1,6 +1,7 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,23 @@ def tiny():
         "model": {"name": "mlp", "hidden": [8]},
         "rounds": 6,
     }
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """Members and plug-ins that a test brings are gone after it."""
+    from wardround import aggregators, attacks, datasets, models, plugins
+    from wardround.datasets import partition
+
+    for package in (aggregators, attacks, datasets, models, partition):
+        package.registry.available()
+        monkeypatch.setattr(package.registry, "_members", dict(package.registry._members))
+    monkeypatch.setattr(plugins, "_loaded", dict(plugins._loaded))
+    modules = set(sys.modules)
+    yield
+    for module in set(sys.modules) - modules:
+        if module.startswith("wardround_plugin"):
+            del sys.modules[module]
 
 
 @pytest.fixture(autouse=True)

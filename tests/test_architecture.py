@@ -62,7 +62,7 @@ WHOLE_PACKAGE = {
     "datasets": {"docs"},
     "experiments": {"guard_end_to_end"},
     "federation": {"adversaries"},
-    "flower": {"deployment", "encrypted", "parity"},
+    "flower": {"deployment", "encrypted", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
     "protocols/own": {"redteam_preset"},

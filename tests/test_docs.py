@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from wardround import aggregators, attacks, datasets, models
+from wardround import aggregators, attacks
 from wardround.cli.main import app
 from wardround.experiments import RunConfig, expand, load_config
 
@@ -48,14 +48,6 @@ def test_links_lead_somewhere(page):
         assert file.exists(), f"{page.name}: {target}"
         if anchor:
             assert anchor in anchors(file), f"{page.name}: {file.name} has no heading #{anchor}"
-
-
-@pytest.fixture
-def registries(monkeypatch):
-    """Members that a sample registers are gone after it."""
-    for registry in (aggregators.registry, attacks.registry, datasets.registry, models.registry):
-        registry.available()
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
 
 
 @pytest.mark.parametrize("page", **named([page for page in PAGES if blocks(page, "python")]))

@@ -2,7 +2,7 @@ import pytest
 from pydantic import Field
 
 from wardround import aggregators, attacks
-from wardround.errors import MissingExtra, ParameterError, require
+from wardround.errors import MissingExtra, ParameterError, PluginError, require
 from wardround.registry import Configurable, Parameters, Registry
 
 
@@ -51,7 +51,7 @@ def test_two_members_cannot_share_a_name():
     class Other(Configurable):
         pass
 
-    with pytest.raises(RuntimeError, match="twice"):
+    with pytest.raises(PluginError, match="thing 'box' is registered twice"):
         registry.register("box")(Other)
 
 

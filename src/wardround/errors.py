@@ -2,7 +2,8 @@
 
     WardroundError
     ├── ConfigError          a configuration, file or command line that cannot be right
-    │   └── ParameterError   an unknown or impossible parameter of a rule, attack, dataset, …
+    │   ├── ParameterError   an unknown or impossible parameter of a rule, attack, dataset, …
+    │   └── PluginError      a plug-in (or a module of ours) that cannot be loaded; says its file and line
     ├── ContractError        a rule, attack, … that does not do what its base class asks of it
     ├── DataError            raw data that is missing, unreadable or not what was expected
     ├── TooFewClients        a rule was given fewer clients than its mathematics needs
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "DataError",
     "MissingExtra",
     "ParameterError",
+    "PluginError",
     "TooFewClients",
     "WardroundError",
     "WorkerDied",
@@ -35,7 +39,7 @@ __all__ = [
 
 
 class WardroundError(Exception):
-    """The root of all errors a user can cause and mend."""
+    """The root of all errors a user can cause and fix."""
 
 
 class ConfigError(WardroundError):
@@ -48,6 +52,37 @@ class ParameterError(ConfigError):
 
 class ContractError(WardroundError):
     """A member (rule, attack, …) lacks a method or returned the wrong thing; says which one, and what was expected."""
+
+
+class PluginError(ConfigError):
+    """A plug-in, or a module of the package, that cannot be loaded, and where the fault is."""
+
+    def __init__(self, message: str, file: Path | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.file, self.line = file, line
+
+    @classmethod
+    def caused_by(cls, error: BaseException, folder: Path, shown: str | None = None) -> PluginError:
+        """The error of code below `folder` as one line: `my_rule.py, line 3: NameError: …`.
+
+        Args:
+            error: What importing the code raised.
+            folder: The file or folder of the code; the line told is the last one of it that was reached.
+            shown: What to call the file; its path if None.
+        """
+        if isinstance(error, PluginError) and error.file is not None:
+            return error  # of another module that this one needed: its own place is the right one
+        ours = isinstance(error, PluginError | ContractError)
+        message = str(error) if ours else f"{type(error).__name__}: {error}"
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            file, line = Path(error.filename), error.lineno
+            message = f"{type(error).__name__}: {error.msg}"
+        else:
+            file, line = _last_line_below(folder, error)
+        if isinstance(error, ContractError) and str(file) in message:
+            return cls(message, file, line)  # says already where the class is
+        name = shown if shown is not None and file == folder else str(file)
+        return cls(f"{name}, line {line}: {message}" if line else f"{name}: {message}", file, line)
 
 
 class DataError(WardroundError):
@@ -64,6 +99,19 @@ class WorkerDied(WardroundError):
 
 class MissingExtra(WardroundError):
     """An optional dependency is not installed."""
+
+
+REGISTERING = Path(__file__).with_name("registry.py")
+"""Raises what is wrong with a member; the line to fix is the one that called it."""
+
+
+def _last_line_below(folder: Path, error: BaseException) -> tuple[Path, int | None]:
+    """The innermost file and line of the traceback that belong to `folder` (a file or a folder)."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(folder) and file != REGISTERING:
+            return file, frame.lineno
+    return folder, None
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 import warnings
+from abc import ABC
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticUndefined
 
-from wardround.errors import ContractError, ParameterError, did_you_mean
+from wardround.errors import ContractError, ParameterError, PluginError, did_you_mean
+from wardround.plugins import LOADING, Registration, load_installed, note
 
 __all__ = ["Configurable", "Parameters", "Registry", "explain", "source_of"]
 
@@ -51,7 +55,7 @@ class Parameters(BaseModel):
         return values
 
 
-class Configurable:
+class Configurable(ABC):
     """A registered member: `Params` describes its parameters, `params` holds the validated values."""
 
     name: ClassVar[str]
@@ -63,50 +67,79 @@ class Configurable:
         self.params: Any = params if params is not None else self.Params()
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self.params)
-        return f"{self.name}({given})"
+        values = ", ".join(f"{key}={value!r}" for key, value in self.params)
+        return f"{self.name}({values})"
 
 
 Member = TypeVar("Member", bound=Configurable)
 
 
 class Registry(Generic[Member]):
-    """The named members of one kind, from one room or several.
+    """The named members of one kind: those of our packages, of installed plug-ins, and of a user's own files.
 
     Each package is imported submodule by submodule on first use, so that a new member is one new file
-    with a `@register("its-name")` class and nothing else.
+    with a `@register("its-name")` class and nothing else. A module that cannot be imported is an error
+    every time members are asked for: a list with some of them missing would pass for all of them.
     """
 
-    def __init__(self, kind: str, *packages: str) -> None:
+    def __init__(self, kind: str, *packages: str, base: type[object] = Configurable) -> None:
+        """Members of this `kind` (a word for messages) derive from `base` and are looked for in `packages`."""
         self.kind = kind
-        self._packages = packages
+        self._packages, self._base = packages, base
         self._members: dict[str, type[Member]] = {}
-        self._loaded = False
+        self._loaded = self._is_loading = False
 
     def register(self, name: str) -> Callable[[type[Member]], type[Member]]:
         """Class decorator: make the class reachable as `name`."""
+        if not isinstance(name, str):
+            raise PluginError(f'{self.kind}: the name is missing; write @register("its-name")')
 
         def add(member: type[Member]) -> type[Member]:
-            if self._members.get(name, member).__qualname__ != member.__qualname__:
-                raise RuntimeError(f"{self.kind} '{name}' is registered twice")
-            missing = sorted(getattr(member, "__abstractmethods__", ()))
-            if missing:
-                methods = ", ".join(f"{method}{_arguments(getattr(member, method))}" for method in missing)
-                raise ContractError(
-                    f"{self.kind} '{name}'{source_of(member)}: {member.__name__} must define {methods}"
+            self._check(name, member)
+            outside = not _is_inside(member.__module__, self._packages)
+            if outside:
+                self._load()  # so that a name of ours is taken whatever was imported first
+            replaced = self._members.get(name)
+            if replaced is not None and not _is_same_source(replaced, member):
+                raise PluginError(
+                    f"{self.kind} '{name}' is registered twice: by {_source(replaced)} and by "
+                    f"{_source(member)}; choose another name"
                 )
             member.name = name
             self._members[name] = member
+            if outside:
+                note(Registration(self._members, name, member, replaced))
             return member
 
         return add
 
+    def _check(self, name: str, member: type[Member]) -> None:
+        """Raise for a class that could not do the work of a member."""
+        where = f"{self.kind} '{name}'"
+        if not (isinstance(member, type) and issubclass(member, self._base)):
+            shown = getattr(member, "__name__", repr(member))
+            raise PluginError(f"{where}: {shown} must be a class derived from {self._base.__name__}")
+        if missing := sorted(getattr(member, "__abstractmethods__", ())):
+            methods = ", ".join(f"{method}{_arguments(getattr(member, method))}" for method in missing)
+            raise ContractError(f"{where}{source_of(member)}: {member.__name__} must define {methods}")
+        if not (isinstance(member.Params, type) and issubclass(member.Params, Parameters)):
+            raise PluginError(f"{where}: {member.__name__}.Params must be a class derived from Parameters")
+
     def _load(self) -> None:
-        if not self._loaded:
-            self._loaded = True
-            for package in self._packages:
-                for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-                    importlib.import_module(f"{package}.{module.name}")
+        if self._loaded:
+            return
+        with LOADING:
+            if self._loaded or self._is_loading:
+                return
+            self._is_loading = True
+            try:
+                for package in self._packages:
+                    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                        _import(f"{package}.{module.name}")
+                load_installed()
+                self._loaded = True
+            finally:
+                self._is_loading = False
 
     def available(self) -> list[str]:
         """Every registered name, sorted."""
@@ -155,6 +188,39 @@ def source_of(member: type) -> str:
 def _arguments(method: Callable[..., Any]) -> str:
     names = [name for name in inspect.signature(method).parameters if name != "self"]
     return f"({', '.join(names)})"
+
+
+def _import(module: str) -> None:
+    """Import a module of ours, or say in which file and line it is broken."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise PluginError.caused_by(error, Path(__file__).parent) from error
+
+
+def _is_inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def _is_same_source(one: type, other: type) -> bool:
+    """Is one class a newer version of the other: the same module, or the same file, executed again?"""
+    if one.__module__ == other.__module__:
+        return one.__qualname__ == other.__qualname__
+    file = _file(one)
+    return file is not None and file == _file(other)
+
+
+def _file(member: type) -> str | None:
+    return getattr(sys.modules.get(member.__module__), "__file__", None)
+
+
+def _source(member: type) -> str:
+    """Where a member comes from, in words: a module of ours, or a file."""
+    return (
+        member.__module__
+        if _is_inside(member.__module__, ("wardround",))
+        else _file(member) or member.__module__
+    )
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

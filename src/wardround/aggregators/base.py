@@ -364,7 +364,7 @@ class ScalarRule(Aggregator):
             self.last.copy_(delta)
 
 
-registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators")
+registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators", base=Aggregator)
 register = registry.register
 
 

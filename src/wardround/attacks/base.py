@@ -212,7 +212,7 @@ class MetricsAttack(HonestUpdate):
         """The metrics the Byzantine clients report, from those they measured (each of length B)."""
 
 
-registry: Registry[Attack] = Registry("attack", "wardround.attacks")
+registry: Registry[Attack] = Registry("attack", "wardround.attacks", base=Attack)
 register = registry.register
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wardround.cli.plugins import PluginOption, load_plugins
 from wardround.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_datasets(as_json: AsJson = False) -> None:
+def list_datasets(plugin: PluginOption = None, as_json: AsJson = False) -> None:
     """Every dataset: its task, and what it is."""
+    load_plugins(plugin)
     from wardround.datasets import registry
     from wardround.datasets.preparation import PreparedSource
 
@@ -64,8 +66,11 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 
 @app.command("info")
-def show_info(name: Name, options: Options = None, as_json: AsJson = False) -> None:
+def show_info(
+    name: Name, options: Options = None, plugin: PluginOption = None, as_json: AsJson = False
+) -> None:
     """What a dataset is, where it comes from, and what its preparation found."""
+    load_plugins(plugin)
     from wardround.datasets import registry
     from wardround.datasets.preparation import info
 
@@ -95,8 +100,10 @@ def prepare_dataset(
         int | None, typer.Option(min=1, help="Processes or threads; default: all cores.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Prepare anew even where it is done.")] = False,
+    plugin: PluginOption = None,
 ) -> None:
-    """Raw files into a cache that loads in a moment. An interrupted preparation goes on where it was."""
+    """Raw files into a cache that loads in a moment. An interrupted preparation resumes where it was."""
+    load_plugins(plugin)
     from wardround.datasets.preparation import prepare
 
     member = _source(name, options)

@@ -15,6 +15,7 @@ import typer
 from wardround import __version__
 from wardround.cli.data import app as data_app
 from wardround.cli.flower import mount as mount_flower
+from wardround.cli.plugins import PluginOption, add_plugins, load_plugins
 from wardround.cli.privacy import mount as mount_privacy
 from wardround.cli.redteam import mount as mount_redteam
 from wardround.cli.watch import watch
@@ -130,6 +131,7 @@ def run(
         typer.Argument(metavar="[KEY=VALUE]...", help="For example aggregator.name=krum seed=3"),
     ] = None,
     out: Out = Path("runs"),
+    plugin: PluginOption = None,
     as_json: AsJson = False,
     track: Track = None,
     track_uri: TrackUri = None,
@@ -140,7 +142,8 @@ def run(
     from wardround.experiments import run as run_experiment
     from wardround.experiments.tracking import tracked
 
-    checked = load_config(override(read_yaml(config), overrides or []), str(config))
+    values = add_plugins(read_yaml(config), plugin)
+    checked = load_config(override(values, overrides or []), str(config))
     name = checked.run_name
     with (
         progress(name, checked.rounds) as advance,
@@ -179,6 +182,7 @@ def matrix(
     ray_address: Annotated[
         str | None, typer.Option(help="Of a running Ray cluster; none: Ray is started on this machine.")
     ] = None,
+    plugin: PluginOption = None,
     track: Track = None,
     track_uri: TrackUri = None,
 ) -> None:
@@ -186,7 +190,9 @@ def matrix(
     from wardround.analysis import compare, load_runs
     from wardround.cli.console import comparison_table, console
 
-    configs = _run_matrix(matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri)
+    configs = _run_matrix(
+        matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri, plugins=plugin
+    )
     if not dry_run:
         runs = load_runs([out / config.run_name for config in configs])
         console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
@@ -202,6 +208,7 @@ def _run_matrix(
     track: TrackerName | None = None,
     track_uri: str | None = None,
     quick: bool = False,
+    plugins: list[str] | None = None,
 ) -> list[RunConfig]:
     from wardround.cli.console import progress
     from wardround.experiments import expand, presets, run_many
@@ -211,6 +218,7 @@ def _run_matrix(
     values, where = presets.load_matrix(name)
     if quick:
         values["base"]["rounds"], values["seeds"] = 25, [0]
+    values["base"] = add_plugins(values.get("base") or {}, plugins)
     configs = expand(values, where)
     total = sum(config.rounds for config in configs)
     if dry_run:
@@ -298,11 +306,14 @@ def report(
 
 
 @app.command("list")
-def list_members(kind: Annotated[Kind, typer.Argument()], as_json: AsJson = False) -> None:
+def list_members(
+    kind: Annotated[Kind, typer.Argument()], plugin: PluginOption = None, as_json: AsJson = False
+) -> None:
     """What there is, with parameters and defaults."""
     from wardround.cli.console import console
     from wardround.cli.listing import listing, listing_table
 
+    load_plugins(plugin)
     members = listing(kind.value)
     if as_json:
         print(json.dumps(members))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wardround.cli.plugins import PluginOption, add_plugins
 from wardround.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def redteam(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the search; none: runs/redteam/NAME.")
     ] = None,
+    plugin: PluginOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Search for the attack that hurts a rule most; stopped, the same command goes on."""
@@ -86,7 +88,7 @@ def redteam(
     if folders:
         raise ConfigError(f"redteam: {folders[0]}: folders go with --leaderboard")
     plan = _plan(
-        aggregator, config, seeds,
+        aggregator, config, seeds, plugin,
         max_fraction=fraction, metric=metric.value, sampler=sampler.value, search_seed=search_seed,
         without=tuple(without or ()),
     )  # fmt: skip
@@ -102,7 +104,9 @@ def redteam(
     print(f"configurations to replay, picture and page: {folder}")
 
 
-def _plan(aggregator: str, config: Path | None, seeds: str | None, **rest: Any) -> Plan:
+def _plan(
+    aggregator: str, config: Path | None, seeds: str | None, plugins: list[str] | None, **rest: Any
+) -> Plan:
     """The plan that the command line asks for, or one line on what is wrong with it."""
     from pydantic import ValidationError
 
@@ -111,13 +115,13 @@ def _plan(aggregator: str, config: Path | None, seeds: str | None, **rest: Any) 
     from wardround.registry import explain
 
     preset, _ = presets.load_matrix(PRESET)
-    base = preset["base"] if config is None else read_yaml(config)
+    base = add_plugins(preset["base"] if config is None else read_yaml(config), plugins)
     chosen = preset["seeds"] if seeds is None else [_whole(seed) for seed in seeds.split(",")]
     try:
         plan = Plan(aggregator=aggregator, base=base, seeds=chosen, **rest)
     except ValidationError as error:
         raise ConfigError(f"redteam: {explain(error, Plan)}") from None
-    plan.clean(plan.seeds[0])  # a wrong rule or base is told before anything is written
+    plan.check()  # a wrong rule or base is told before anything is written
     return plan
 
 

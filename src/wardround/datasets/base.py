@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -155,12 +156,12 @@ class DatasetSource(Configurable):
     layout: ClassVar[str] = ""
     """The raw files as they are expected, in one line; empty where none are needed."""
 
+    @abstractmethod
     def load(self, seed: int) -> Dataset:
         """The dataset split 70/10/20 by patient (or lesion, or subject) with this seed."""
-        raise NotImplementedError
 
 
-registry: Registry[DatasetSource] = Registry("dataset", "wardround.datasets")
+registry: Registry[DatasetSource] = Registry("dataset", "wardround.datasets", base=DatasetSource)
 register = registry.register
 
 

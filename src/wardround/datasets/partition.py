@@ -107,7 +107,7 @@ class Partition(Configurable):
         return p.min_size + spare * raw / raw.sum()
 
 
-registry: Registry[Partition] = Registry("partition", "wardround.datasets")
+registry: Registry[Partition] = Registry("partition", "wardround.datasets", base=Partition)
 register = registry.register
 available = registry.available
 create = registry.create

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -89,17 +90,17 @@ class PreparedSource(DatasetSource):
     takes_folder: ClassVar[bool] = True
     """Whether the raw files are in a folder given to `prepare`; else the options name them."""
 
+    @abstractmethod
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         """The raw files, checked to be there; a cache made of other files is made anew."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, folder: Path | None, work: Workspace) -> dict[str, Any]:
         """Write the cache's files into the workspace and return the facts about them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, cache: Cache, seed: int) -> Dataset:
         """The dataset out of its cache."""
-        raise NotImplementedError
 
     def load(self, seed: int) -> Dataset:
         return self.read(open_cache(self), seed)

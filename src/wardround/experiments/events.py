@@ -35,14 +35,13 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def run_and_tell(values: dict[str, Any], out: Path, tell: Listener) -> Event:
-    """Run one configuration in this process; whatever happens becomes an event."""
+def run_and_tell(name: str, values: dict[str, Any], out: Path, tell: Listener) -> Event:
+    """Run the configuration of the run `name` in this process; whatever happens becomes an event."""
     from wardround.runs.runner import run
 
-    config = load_config(values)
-    name = config.run_name
     tell(Event("started", name))
     try:
+        config = load_config(values)  # loads the plug-ins, which may have gone or changed since
         folder = run(config, out, lambda told: tell(Event("round", name, told.round)), workers=1)
     except KeyboardInterrupt:
         return Event("stopped", name)

@@ -93,7 +93,7 @@ class _Worker:
 
     def take(self, config: RunConfig, attempt: int) -> None:
         self.config, self.attempt = config, attempt
-        self.pipe.send(config.plain())
+        self.pipe.send((config.run_name, config.plain()))
 
     def restart(self) -> None:
         self.process.join()
@@ -121,15 +121,15 @@ def _serve(pipe: Connection, out: Path) -> None:
             raise KeyboardInterrupt from None  # the parent is gone: stop, as if told to
 
     with suppress(KeyboardInterrupt):  # the run's folder says by then how it ended
-        for values in iter(lambda: _receive(pipe), None):
-            tell(run_and_tell(values, out, tell))
+        for name, values in iter(lambda: _receive(pipe), None):
+            tell(run_and_tell(name, values, out, tell))
 
 
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _receive(pipe: Connection) -> dict[str, Any] | None:
+def _receive(pipe: Connection) -> tuple[str, dict[str, Any]] | None:
     try:
         return pipe.recv()
     except EOFError:

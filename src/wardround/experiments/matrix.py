@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from wardround import plugins
 from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments.events import Event, Listener
 from wardround.experiments.presets import override
@@ -34,6 +35,7 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
         if key not in KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'; {did_you_mean(str(key), KEYS)}")
     base = {"name": matrix.get("name", "run"), **(matrix.get("base") or {})}
+    plugins.load_all(base.get(plugins.KEY))  # before anything is overridden: members are looked up by name
     axes, runs = matrix.get("axes") or {}, matrix.get("runs") or [{}]
     for axis, values in axes.items():
         if not isinstance(values, list) or not values:

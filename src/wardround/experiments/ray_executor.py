@@ -53,7 +53,7 @@ def _check_reachable(address: str) -> None:
 def _collect(ray: Any, configs: Sequence[RunConfig], out: Path, listen: Listener) -> None:
     # A task whose worker dies is tried again by Ray, and goes on from the run's checkpoint.
     task = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_run_quietly)
-    pending = {task.remote(config.plain(), out): config for config in configs}
+    pending = {task.remote(config.run_name, config.plain(), out): config for config in configs}
     while pending:
         ready, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
         for config in pending.values():  # tasks cannot call back here: progress is read from the folders
@@ -68,8 +68,8 @@ def _collect(ray: Any, configs: Sequence[RunConfig], out: Path, listen: Listener
                 listen(Event("failed", config.run_name, reason=reason))
 
 
-def _run_quietly(values: dict[str, Any], out: Path) -> Event:
-    return run_and_tell(values, out, lambda event: None)
+def _run_quietly(name: str, values: dict[str, Any], out: Path) -> Event:
+    return run_and_tell(name, values, out, lambda event: None)
 
 
 def _rounds_done(path: Path) -> int:

@@ -16,10 +16,11 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from wardround import aggregators, attacks, datasets
+from wardround import aggregators, attacks, datasets, plugins
 from wardround.attacks.base import KnowledgeLevel
 from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError, did_you_mean
+from wardround.plugins import Plugin
 from wardround.registry import Parameters, explain
 from wardround.runs.config import RunConfig, load_config, read_yaml
 from wardround.training.engines import Device, Engine
@@ -135,6 +136,8 @@ class HospitalConfig(Parameters):
     """One hospital: its name, its data, its way to the server."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)
+    plugins: tuple[Plugin, ...] = ()
+    """Files and modules with members of its own. Before the sections, which may name such members."""
     dataset: dict[str, Any]
     """Its own data: any dataset of `wardround list datasets`; of one's own table `{name: csv, file: …, label: …}`."""
     partition: dict[str, Any] | None = None
@@ -157,6 +160,11 @@ class HospitalConfig(Parameters):
     """Of the SuperNode; unique on a machine."""
     state: Path | None = None
     """A folder for what it remembers between rounds; None: beside the configuration."""
+
+    @field_validator("plugins", mode="before")
+    @classmethod
+    def _loaded(cls, entries: Any) -> tuple[Plugin, ...]:
+        return plugins.load_all(entries)
 
     @field_validator("dataset")
     @classmethod

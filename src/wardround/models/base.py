@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
@@ -18,12 +19,12 @@ class ModelSpec(Configurable):
 
     summary: ClassVar[str] = ""
 
+    @abstractmethod
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A freshly initialised network for samples of that shape."""
-        raise NotImplementedError
 
 
-registry: Registry[ModelSpec] = Registry("model", "wardround.models")
+registry: Registry[ModelSpec] = Registry("model", "wardround.models", base=ModelSpec)
 register = registry.register
 
 

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from wardround import aggregators, attacks, datasets, models
+from wardround import aggregators, attacks, datasets, models, plugins
 from wardround.datasets import partition
-from wardround.errors import ConfigError, did_you_mean
+from wardround.errors import ConfigError, ParameterError, PluginError, did_you_mean
+from wardround.plugins import Plugin
 from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
 from wardround.training import TrainingParams
@@ -90,6 +91,8 @@ class RunConfig(Parameters):
     """Everything a run depends on."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)
+    plugins: tuple[Plugin, ...] = ()
+    """Files and modules with members of the user's own. Before the sections, which may name such members."""
     dataset: dict[str, Any] = {"name": "icu"}
     partition: dict[str, Any] = {"name": "dirichlet"}
     model: dict[str, Any] = {"name": "mlp"}
@@ -106,6 +109,11 @@ class RunConfig(Parameters):
     engine: Engine = "auto"
     """Who trains the clients; the record says which one ran."""
     device: Device = "auto"
+
+    @field_validator("plugins", mode="before")
+    @classmethod
+    def _loaded(cls, entries: Any) -> tuple[Plugin, ...]:
+        return plugins.load_all(entries)
 
     @field_validator(*SECTIONS)
     @classmethod
@@ -142,7 +150,9 @@ class RunConfig(Parameters):
     @property
     def hash(self) -> str:
         """The same for the same experiment, whatever it is called."""
-        content = {key: value for key, value in self.plain().items() if key != "name"}
+        content = {key: value for key, value in self.plain().items() if key not in ("name", plugins.KEY)}
+        if self.plugins:  # what their code is, not where it lies
+            content[plugins.KEY] = sorted(plugin.sha256 for plugin in self.plugins)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
     @property
@@ -158,6 +168,8 @@ def load_config(values: Mapping[str, Any], where: str = "config") -> RunConfig:
         return RunConfig(**values)
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, RunConfig)}") from None
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}", error.file, error.line) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except TypeError as error:
@@ -165,7 +177,10 @@ def load_config(values: Mapping[str, Any], where: str = "config") -> RunConfig:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a file, or one line on what is wrong with it."""
+    """A YAML mapping from a file, or one line on what is wrong with it.
+
+    The files of its plug-ins are seen from its own folder, wherever the mapping goes from here.
+    """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -180,7 +195,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, got {type(values).__name__}")
-    return values
+    return plugins.anchored(values, path.parent)
 
 
 def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
@@ -202,11 +217,19 @@ def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, An
             if not isinstance(place, dict):
                 raise ConfigError(f"'{key}': {part} is not a section")
         if last == "name" and len(path) == 1 and path[0] in SECTIONS and place.get("name") != value:
-            kept = _known_keys(path[0], value)
-            for stale in [k for k in place if k not in kept]:
+            for stale in _stale_keys(path[0], value, place):
                 del place[stale]
         place[last] = value
     return result
+
+
+def _stale_keys(section: str, member: Any, values: Mapping[str, Any]) -> list[str]:
+    """Keys of a section that its new member does not have; none where nobody knows the member."""
+    try:
+        known = _known_keys(section, member)
+    except ParameterError:
+        return []
+    return [key for key in values if key not in known]
 
 
 def parse_overrides(changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 import wardround
-from wardround import aggregators, attacks, datasets, models
+from wardround import aggregators, attacks, datasets, models, plugins
 from wardround.datasets import Dataset, partition
 from wardround.datasets.partition import Assignment
 from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
@@ -235,12 +235,14 @@ def record(federation: Federation) -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """What a run was made with."""
+    installed = plugins.installed()
     return {
         "schema": SCHEMA_VERSION,
         "wardround": wardround.__version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        **({"installed_plugins": installed} if installed else {}),
     }
 
 

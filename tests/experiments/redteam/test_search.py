@@ -99,9 +99,9 @@ def test_attacks_can_be_left_out_of_mixtures_too(tiny):
     assert not {"alie", "slow-drift"} & set(offered)
     assert plan(tiny, without=("alie",)).without == ("alie",)
     with pytest.raises(WardroundError, match="unknown attack 'ally'; did you mean 'alie'"):
-        plan(tiny, without=("ally",))
-    with pytest.raises(ValueError, match="no attack is left to try"):
-        plan(tiny, without=set(candidates()) - {"mix"})  # a mixture of nothing
+        plan(tiny, without=("ally",)).check()
+    with pytest.raises(ConfigError, match="no attack is left to try"):
+        plan(tiny, without=set(candidates()) - {"mix"}).check()  # a mixture of nothing
 
 
 @pytest.mark.slow

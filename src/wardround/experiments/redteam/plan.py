@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from wardround import attacks
+from wardround import attacks, plugins
+from wardround.errors import ConfigError
 from wardround.experiments.redteam.space import candidates
 from wardround.registry import Parameters
 from wardround.runs.config import RunConfig, load_config, override
@@ -34,21 +35,21 @@ class Plan(Parameters):
     without: tuple[str, ...] = ()
     """Attacks that are not tried, alone or in a mixture."""
 
-    @field_validator("without")
-    @classmethod
-    def _known_and_not_all(cls, without: tuple[str, ...]) -> tuple[str, ...]:
-        for name in without:
-            attacks.registry.get(name)
-        if not set(candidates(without)) - {"mix"}:
-            raise ValueError("no attack is left to try")
-        return without
-
     @field_validator("seeds")
     @classmethod
     def _each_seed_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed occurs twice")
         return seeds
+
+    def check(self) -> None:
+        """Raise where the search cannot be run here. Reading the results of one asks for less."""
+        plugins.load_all(self.base.get(plugins.KEY))
+        for name in self.without:
+            attacks.registry.get(name)
+        if not set(candidates(self.without)) - {"mix"}:
+            raise ConfigError("without: no attack is left to try")
+        self.clean(self.seeds[0])
 
     @property
     def rule(self) -> str:
@@ -60,13 +61,13 @@ class Plan(Parameters):
     @property
     def setting(self) -> dict[str, Any]:
         """All that must be the same where two rules are compared."""
-        base = {
-            key: self.base[key] for key in self.base if key not in ("name", "aggregator", "attack", "seed")
-        }
+        differs = ("name", "aggregator", "attack", "seed", plugins.KEY)
+        base = {key: self.base[key] for key in self.base if key not in differs}
         return {"base": base, **self.model_dump(include={"seeds", "max_fraction", "metric"})}
 
     def config(self, attack: dict[str, Any], seed: int) -> RunConfig:
         """The run of one attack (a configuration's section) and seed."""
+        plugins.load_all(self.base.get(plugins.KEY))
         return load_config(
             {
                 **override(self.base, {"aggregator.name": self.aggregator}),

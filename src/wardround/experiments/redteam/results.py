@@ -70,9 +70,10 @@ class Tried(Parameters):
 
     @property
     def knows_defence(self) -> bool:
-        """Do the attackers own a copy of the rule?"""
-        sections = self.attack.get("parts", (self.attack,))
-        return any(attacks.registry.get(section["name"]).knows_defence for section in sections)
+        """Do the attackers own a copy of the rule? Of an attack whose plug-in is not here nobody can say: no."""
+        names = [section["name"] for section in self.attack.get("parts", (self.attack,))]
+        known = attacks.available()
+        return any(name in known and attacks.registry.get(name).knows_defence for name in names)
 
     def rate(self, which: Literal["tpr", "fpr"]) -> float | None:
         """Mean detection rate over the seeds, None where there is none."""

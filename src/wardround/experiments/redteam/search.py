@@ -45,6 +45,7 @@ def search(
     that did least harm are given up (successive halving). `tell` hears of every attack that is done.
     """
     optuna = require("optuna", "redteam")
+    plan.check()
     with RunFolder(out).locked(), warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
