@@ -1,4 +1,4 @@
-"""Run folders in, tables, statistics and verdicts out."""
+"""The analysis of runs: reads run folders, measures, compares, and makes tables and verdicts."""
 
 from wardround.analysis.analyze import Analysis, analyze, write
 from wardround.analysis.measures import MEASURES, Measured, measure_all

@@ -1,4 +1,4 @@
-"""The whole analysis of some runs: tables, statistics, verdicts; written as Markdown, CSV, LaTeX and JSON."""
+"""The whole analysis of some runs: tables, statistics and verdicts, as Markdown, CSV, LaTeX and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Analysis", "analyze", "write"]
 
 @dataclass(frozen=True)
 class Analysis:
-    """What some runs say."""
+    """All results of an analysis."""
 
     measured: list[Measured]
     unfinished: list[str]
@@ -52,7 +52,7 @@ class Analysis:
         return [verdict for section in self.sections for verdict in section.verdicts]
 
     def markdown(self) -> str:
-        """Verdicts first, then the tables."""
+        """The results as one Markdown page: verdicts first, then the tables."""
         runs = len(self.measured)
         parts = [f"{runs} finished {'run' if runs == 1 else 'runs'}."]
         if self.unfinished:
@@ -64,7 +64,7 @@ class Analysis:
         return "\n\n".join([*parts, *(table.markdown() for table in self.tables)])
 
     def plain(self) -> dict[str, Any]:
-        """For programs."""
+        """The results as plain JSON values, for programs."""
         return _finite(
             {
                 "runs": [
@@ -122,7 +122,7 @@ def analyze(
 
 
 def write(analysis: Analysis, out: Path) -> list[Path]:
-    """`analysis.md`, `analysis.json`, and each table as `.md`, `.csv` and `.tex`."""
+    """Write `analysis.md`, `analysis.json`, and each table as `.md`, `.csv` and `.tex`."""
     contents = {
         "analysis.md": analysis.markdown(),
         "analysis.json": json.dumps(analysis.plain(), indent=1) + "\n",

@@ -1,4 +1,4 @@
-"""One method against each other one, paired by seed, with what the number of seeds can show."""
+"""One method compared with each other one, paired by seed, with what that number of seeds can show."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def reference_of(measured: Sequence[Measured], wanted: str | None, rules: Sequen
 
 
 def against_reference(measured: Sequence[Measured], reference: str) -> list[PairedComparison]:
-    """Every other method, corrected as one family."""
+    """Compare every other method with the reference; p-values are corrected as one family."""
     groups = grouped(measured)
-    found: list[tuple[str, str, str, Paired]] = []
+    tested: list[tuple[str, str, str, Paired]] = []
     for (setting, attack, method), members in groups.items():
         ours = {m.run.seed: m["auroc"] for m in groups.get((setting, attack, reference), ())}
         if method == reference or not ours:
@@ -67,18 +67,18 @@ def against_reference(measured: Sequence[Measured], reference: str) -> list[Pair
             if (a := ours.get(m.run.seed)) is not None and (b := m["auroc"]) is not None
         ]
         if (test := paired([a for a, _ in pairs], [b for _, b in pairs])) is not None:
-            found.append((setting, attack, method, test))
-    p_values = [test.wilcoxon_p for *_, test in found]
+            tested.append((setting, attack, method, test))
+    p_values = [test.wilcoxon_p for *_, test in tested]
     return [
         PairedComparison(*entry, holm, bonferroni)
         for entry, holm, bonferroni in zip(
-            found, adjusted(p_values), adjusted(p_values, "bonferroni"), strict=True
+            tested, adjusted(p_values), adjusted(p_values, "bonferroni"), strict=True
         )
     ]
 
 
 def comparison_table(comparisons: Sequence[PairedComparison], reference: str) -> Table:
-    """For people: where the seeds cannot decide, the table says so in place of a p-value."""
+    """The comparisons as a table; where the seeds cannot decide, it says so in place of a p-value."""
     rows: list[list[Cell]] = []
     for c in comparisons:
         test = c.test
@@ -108,7 +108,7 @@ def _needed(test: Paired) -> str | None:
 
 
 def power_table() -> Table:
-    """How many seeds a study needs, before it is run."""
+    """How many seeds a study needs to find effects of several sizes."""
     effects = (0.2, MEDIUM, 0.8, 1.0, 2.0)
     return Table(
         "power",
@@ -127,7 +127,8 @@ def ranking_table(ranking: Ranking) -> Table:
         p = "not defined" if ranking.friedman_p is None else f"{ranking.friedman_p:.3g}"
         note = (
             f"{ranking.blocks} blocks (setting, attack and seed; those of one seed are not independent). Friedman p = "
-            f"{p}; Nemenyi's critical difference at 5 % is {ranking.critical_difference:.2f}; not told apart: {same}."
+            f"{p}; Nemenyi's critical difference at 5 % is {ranking.critical_difference:.2f}; "
+            f"no significant difference: {same}."
         )
     rows: list[list[Cell]] = [
         [method, rank] for method, rank in zip(ranking.methods, ranking.mean_ranks, strict=True)

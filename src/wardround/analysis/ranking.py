@@ -1,4 +1,4 @@
-"""All methods at once: mean ranks over blocks, Friedman's test and Nemenyi's critical difference.
+"""All methods together: mean ranks over blocks, Friedman's test and Nemenyi's critical difference.
 
 Demšar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
 """
@@ -17,7 +17,7 @@ from wardround.analysis.statistics import LEVEL
 
 __all__ = ["FEWEST_BLOCKS", "Ranking", "critical_difference", "rank_methods"]
 
-FEWEST_BLOCKS = 10  # below, Friedman's chi-square approximation is not to be trusted
+FEWEST_BLOCKS = 10  # with fewer, Friedman's chi-square approximation is not reliable
 FEWEST_METHODS = 3
 
 
@@ -39,16 +39,16 @@ class Ranking:
         """Largest groups of neighbours in rank that do not differ."""
         if self.critical_difference is None:
             return []
-        found: list[tuple[int, int]] = []
+        cliques: list[tuple[int, int]] = []
         for i in range(len(self.methods)):
             j = max(
                 k
                 for k in range(i, len(self.methods))
                 if self.mean_ranks[k] - self.mean_ranks[i] < self.critical_difference
             )
-            if j > i and (not found or j > found[-1][1]):
-                found.append((i, j))
-        return [self.methods[i : j + 1] for i, j in found]
+            if j > i and (not cliques or j > cliques[-1][1]):
+                cliques.append((i, j))
+        return [self.methods[i : j + 1] for i, j in cliques]
 
 
 def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> float:

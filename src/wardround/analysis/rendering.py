@@ -1,4 +1,4 @@
-"""A table once, written as Markdown, CSV and LaTeX."""
+"""Tables and numbers as text: one `Table`, rendered as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Text columns first; numbers are kept as they are for CSV and rounded for people."""
+    """A table with text columns first; numbers keep all digits in CSV and are rounded elsewhere."""
 
     key: str
     title: str
@@ -29,10 +29,10 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default_factory=tuple)
     words: int = 1
-    """How many leading columns hold words (the others are set to the right)."""
+    """How many leading columns hold words (the others are aligned right)."""
 
     def markdown(self) -> str:
-        """A GitHub table with title and notes."""
+        """As a GitHub table with title and notes."""
         rule = [":---" if i < self.words else "---:" for i in range(len(self.columns))]
         lines = [self.columns, rule, *([_shown(cell) for cell in row] for row in self.rows)]
         body = "\n".join("| " + " | ".join(_markdown(c) for c in line) + " |" for line in lines)
@@ -40,7 +40,7 @@ class Table:
         return f"### {self.title}\n\n{body}{notes}\n"
 
     def csv(self) -> str:
-        """All digits; nothing where there is no value."""
+        """As CSV with all digits; cells without a value are empty."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.columns)
@@ -48,7 +48,7 @@ class Table:
         return out.getvalue()
 
     def latex(self) -> str:
-        """A `table` environment with booktabs rules."""
+        """As a `table` environment with booktabs rules."""
         spec = "l" * self.words + "r" * (len(self.columns) - self.words)
         head = " & ".join(_latex(name) for name in self.columns)
         body = "\n".join(
@@ -64,12 +64,12 @@ class Table:
 
 
 def number(value: float | None, digits: int = 3) -> str | None:
-    """Rounded, None stays None."""
+    """A value rounded to `digits`; None stays None."""
     return None if value is None else f"{value:.{digits}f}"
 
 
 def percent(value: float | None) -> str | None:
-    """As per cent with one digit."""
+    """A share as per cent with one digit; None stays None."""
     return None if value is None else f"{100 * value:.1f} %"
 
 
@@ -91,4 +91,4 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found.group()], text)
+    return re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match.group()], text)

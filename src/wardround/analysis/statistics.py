@@ -1,7 +1,7 @@
 """Statistics that say what a few seeds can and cannot show.
 
-Everything is computed by scipy and statsmodels; what is ours is the honesty: how small a p-value could have
-been at all stands beside the p-value, and a test that cannot reach the level gives no verdict.
+Everything is computed by scipy and statsmodels. What this module adds: the smallest p-value that a test could have
+reached with that many seeds stands beside the p-value, and a test that cannot reach the level gives no verdict.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESAMPLES = 9999
 
 @dataclass(frozen=True)
 class Description:
-    """A few values in a line: mean, standard deviation (n − 1), 95 % percentile bootstrap interval of the mean."""
+    """Summary of a few values: mean, standard deviation (n − 1), 95 % percentile bootstrap interval of the mean."""
 
     n: int
     mean: float
@@ -42,10 +42,10 @@ class Description:
 
 
 def describe(values: Sequence[float]) -> Description | None:
-    """None for no values; no spread and no interval for a single one.
+    """Summarize values; None for no values, no spread and no interval for a single one.
 
-    >>> told = describe([0.7, 0.8, 0.9])
-    >>> told.n, round(told.mean, 3), round(told.sd, 3), round(told.low, 3), round(told.high, 3)
+    >>> values = describe([0.7, 0.8, 0.9])
+    >>> values.n, round(values.mean, 3), round(values.sd, 3), round(values.low, 3), round(values.high, 3)
     (3, 0.8, 0.1, 0.7, 0.9)
     """
     if not values:
@@ -81,7 +81,7 @@ class Paired:
     """95 % interval of the mean difference by Student's t."""
     wilcoxon_p: float
     smallest_p: float
-    """What Wilcoxon's test could have given at best with this many differences that are not 0."""
+    """The smallest p that Wilcoxon's test can reach with this many differences that are not 0."""
     t_p: float | None
     cohens_d: float | None
     """Mean difference over the standard deviation of the differences; None where that is 0."""
@@ -96,7 +96,7 @@ class Paired:
 
     @property
     def p_in_words(self) -> str:
-        """The p-value, or why there is none worth giving."""
+        """The p-value, or why no p-value is meaningful."""
         if self.above + self.below == 0:
             return f"no difference in any of {self.n} seeds"
         if not self.can_decide:
@@ -112,8 +112,8 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired | None:
 
     Differences of exactly 0 count for neither side (Wilcoxon's own treatment).
 
-    >>> told = paired([0.80, 0.82, 0.85], [0.70, 0.73, 0.71])
-    >>> round(told.difference, 3), told.wilcoxon_p, told.smallest_p, told.p_in_words
+    >>> test = paired([0.80, 0.82, 0.85], [0.70, 0.73, 0.71])
+    >>> round(test.difference, 3), test.wilcoxon_p, test.smallest_p, test.p_in_words
     (0.11, 0.25, 0.25, '3 seeds: smallest possible p is 0.25')
     """
     if len(ours) != len(theirs):
@@ -169,10 +169,10 @@ def seeds_needed(
     from statsmodels.stats.power import TTestPower
 
     def enough(seeds: int) -> bool:
-        found = float(TTestPower().power(abs(effect), seeds, level))
-        if math.isnan(found):  # the noncentral t is too far out to be computed: it lies wholly on one side
+        reached = float(TTestPower().power(abs(effect), seeds, level))
+        if math.isnan(reached):  # the noncentral t is too far out to be computed: it lies wholly on one side
             return abs(effect) * math.sqrt(seeds) > float(stats.t.ppf(1 - level / 2, seeds - 1))
-        return found >= power
+        return reached >= power
 
     high = 2
     while not enough(high):

@@ -1,11 +1,11 @@
-"""Tables of means over seeds: performance, detection, clients, cost; and every run on a line."""
+"""Tables of means over seeds: performance, detection, clients, cost; and one row per run."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from wardround.analysis import clients as judged
+from wardround.analysis.clients import distance_from_the_rest, minority_clients, own_metrics
 from wardround.analysis.measures import MEASURES, Measured
 from wardround.analysis.rendering import Cell, Table, number, percent, plus_minus
 from wardround.analysis.runs import CLEAN
@@ -17,7 +17,7 @@ Group = dict[tuple[str, str, str], list[Measured]]
 
 
 def grouped(measured: Iterable[Measured]) -> Group:
-    """(setting, attack, method) → its seeds; clean first."""
+    """Group runs by (setting, attack, method), one entry per seed; clean ones first."""
     groups: Group = defaultdict(list)
     for m in measured:
         groups[m.run.setting, m.run.attack, m.run.method].append(m)
@@ -27,12 +27,12 @@ def grouped(measured: Iterable[Measured]) -> Group:
 
 
 def over_seeds(members: Sequence[Measured], name: str) -> Description | None:
-    """A measure's values over the seeds that have one."""
+    """Summarize a measure over the seeds that have it."""
     return describe([value for m in members if (value := m[name]) is not None])
 
 
 def summary_tables(measured: Sequence[Measured]) -> list[Table]:
-    """What papers print: mean ± sd over seeds."""
+    """The tables that papers print: mean ± standard deviation over seeds."""
     groups = grouped(measured)
     return [
         table
@@ -53,9 +53,9 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
             _measures(
                 groups, "clients", "Single clients",
                 names=("minority_share", "least_minority_share", "worst_client_auroc", "mean_client_auroc"),
-                notes=("The minority is the quarter of the honest clients whose class mix is farthest from everyone's "
-                       "(total variation). Weight as a multiple of an equal share. A client's own figures are on the "
-                       "part of the test split that has its class mix.",),
+                notes=("The minority is the quarter of the honest clients whose class mix is farthest from that of all "
+                       "clients (total variation). Weight as a multiple of an equal share. A client's own figures are "
+                       "on the part of the test split that has its class mix.",),
             ),
             _measures(
                 groups, "stability-and-cost", "Stability for honest clients, and cost",
@@ -93,7 +93,7 @@ def _performance(groups: Group) -> Table | None:
         )
     if 1 < most < 5:
         notes.append(
-            f"A bootstrap over {most} seeds knows only what lies between the lowest and the highest of them."
+            f"A bootstrap over {most} seeds only knows the range between the lowest and the highest of them."
         )
     names += ["attack success"] if has_success else []
     return Table("performance", "Performance", names, rows, tuple(notes), words=3)
@@ -108,7 +108,7 @@ def _measures(
     attacked_only: bool = False,
     clean_only: bool = False,
 ) -> Table | None:
-    """One column a measure that any run has, means over seeds."""
+    """One column per measure that any run has, means over seeds."""
     chosen = {
         label: members
         for label, members in groups.items()
@@ -123,35 +123,35 @@ def _measures(
 
 
 def _cell(members: Sequence[Measured], name: str) -> str | None:
-    told, measure = over_seeds(members, name), MEASURES[name]
+    values, measure = over_seeds(members, name), MEASURES[name]
     if name.endswith("latency"):
         return _rounds(members, name)
-    if told is None:
+    if values is None:
         return None
     if measure.percent:
-        return percent(told.mean)
-    return number(told.mean, 3 if abs(told.mean) < 10 else 1)
+        return percent(values.mean)
+    return number(values.mean, 3 if abs(values.mean) < 10 else 1)
 
 
 def _rounds(members: Sequence[Measured], name: str) -> str | None:
-    """A mean over the seeds that got there, and how many did."""
-    told = over_seeds(members, name)
-    if told is None:
+    """The mean over the seeds that reached it, and how many did."""
+    values = over_seeds(members, name)
+    if values is None:
         counted = {"flag_latency": "flag_tpr", "low_latency": "low_tpr", "rounds_to_90": "auroc"}[name]
         return "never" if any(m[counted] is not None for m in members) else None
-    return f"{told.mean:.1f}" + (f" ({told.n} of {len(members)})" if told.n < len(members) else "")
+    return f"{values.mean:.1f}" + (f" ({values.n} of {len(members)})" if values.n < len(members) else "")
 
 
-def _mean_sd(told: Description | None) -> str | None:
-    return None if told is None else plus_minus(told.mean, told.sd)
+def _mean_sd(values: Description | None) -> str | None:
+    return None if values is None else plus_minus(values.mean, values.sd)
 
 
-def _interval(told: Description | None) -> str | None:
-    return None if told is None or told.low is None else f"{told.low:.3f} to {told.high:.3f}"
+def _interval(values: Description | None) -> str | None:
+    return None if values is None or values.low is None else f"{values.low:.3f} to {values.high:.3f}"
 
 
 def every_run(measured: Sequence[Measured]) -> Table:
-    """All numbers of all runs, for those who want to compute on."""
+    """All numbers of all runs, for further computation."""
     labels = ["run", "setting", "attack", "method", "seed"]
     rows: list[list[Cell]] = [
         [
@@ -168,16 +168,16 @@ def every_run(measured: Sequence[Measured]) -> Table:
 
 
 def minority_weights(measured: Sequence[Measured]) -> Table:
-    """What each honest client with a rare class mix was given."""
+    """The weight and own AUROC of each honest client with a rare class mix."""
     rows: list[list[Cell]] = []
     for m in measured:
         held = m.run.record.get("clients") or {}
-        far = judged.distance_from_the_rest(held) if held else {}
-        own = judged.own_metrics(m.run, "auroc")
+        far = distance_from_the_rest(held) if held else {}
+        own = own_metrics(m.run, "auroc")
         labels = (m.run.setting, m.run.attack, m.run.method, m.run.seed)
         rows += [
             [*labels, client, far[client], m.shares.get(client), own.get(client)]
-            for client in judged.minority_clients(m.run)
+            for client in minority_clients(m.run)
         ]
     columns = ["setting", "attack", "method", "seed", "client", "distance", "share of weight", "own AUROC"]
     return Table("minority", "Honest clients with a rare class mix", columns, rows, words=5)

@@ -1,1 +1,1 @@
-"""What people look at: terminal tables, figures, the HTML page."""
+"""The report: figures and one self-contained HTML page about some runs."""

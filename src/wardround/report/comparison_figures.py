@@ -1,4 +1,4 @@
-"""Figures over all runs: what attacks cost, how seeds scatter, which methods can be told apart."""
+"""Figures over all runs: what attacks cost, how seeds scatter, which methods differ significantly."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
 # From blue (the attack did no harm) over near white to vermilion (it did); safe for the colour-blind.
 DIVERGING = [[0.0, PALETTE[0]], [0.5, "#F2F2F2"], [1.0, ATTACKER]]
 GREY = "#999999"
-LEAST_RANGE = 0.05  # differences below are noise: they shall not look dramatic
+LEAST_RANGE = 0.05  # smaller differences are noise and must not look dramatic
 
 
 def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
-    """ΔAUROC as a heatmap method × attack, one a setting."""
+    """ΔAUROC as a heatmap method × attack, one figure per setting."""
     attacked = [m for m in measured if m["delta_auroc"] is not None]
     for number, (setting, members) in enumerate(grouped(attacked, lambda m: m.run.setting).items()):
         methods = sorted({m.run.method for m in members}, reverse=True)
@@ -51,7 +51,7 @@ def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
 
 
 def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
-    """Box plots of the final AUROC over seeds, every seed a point; where there are several seeds."""
+    """Box plots of the final AUROC over seeds, one point per seed; only for settings with several seeds."""
     methods = sorted({m.run.method for m in measured})
     number = 0
     for setting, members in grouped(measured, lambda m: m.run.setting).items():
@@ -84,7 +84,7 @@ def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
 
 
 def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
-    """Mean ranks on a line, methods that do not differ joined by a bar; nothing without a test."""
+    """Mean ranks on a line, methods that do not differ joined by a bar; no figure without a test."""
     if ranking is None or ranking.critical_difference is None:
         return
     count = len(ranking.methods)
@@ -107,7 +107,7 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
             {
                 "type": "scatter", "mode": "lines", "x": [ranks[clique[0]] - 0.03, ranks[clique[-1]] + 0.03],
                 "y": [-0.6 - i] * 2, "line": {"color": PALETTE[0], "width": 6}, "showlegend": False,
-                "hovertemplate": " – ".join(clique) + "<extra>not told apart</extra>",
+                "hovertemplate": " – ".join(clique) + "<extra>no significant difference</extra>",
             }
         )  # fmt: skip
     traces.append(
@@ -120,7 +120,7 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
     )  # fmt: skip
     yield Figure(
         "critical-differences",
-        "Which methods can be told apart",
+        "Which methods differ significantly",
         f"Mean ranks by AUROC over {ranking.blocks} blocks (setting, attack and seed), 1 is best. Methods joined by a "
         "bar do not differ at the 5 % level (Friedman and Nemenyi).",
         traces,

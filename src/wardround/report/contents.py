@@ -1,4 +1,4 @@
-"""What a report on some runs holds, before it becomes a page or files for a paper."""
+"""The contents of a report, before they are rendered as a page or as files for a paper."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Figures as plain Plotly descriptions (dicts): no colours of the page in them, only of the data.
+"""Figures as plain Plotly descriptions (dicts). They set the colours of the data; the page sets its own.
 
-Here: what they are made of, the curves over rounds, and who holds what.
+This module holds their common parts, the curves over rounds, and the partition of the data.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#9
 ATTACKER, BENIGN = "#D55E00", "#56B4E9"
 DASHES = ("solid", "dash", "dot", "dashdot")
 PARTITIONS_SHOWN = 4
-HARD_TO_TELL = 4  # so many colours are told apart at a glance
-CURVES_TOGETHER = 8  # more in one figure cannot be told apart
+COLOURS_AT_A_GLANCE = 4  # more are hard to distinguish
+CURVES_TOGETHER = 8  # more in one figure cannot be distinguished
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot with the words around it."""
+    """A plot with its title and caption."""
 
     key: str
     title: str
@@ -47,9 +47,9 @@ class Figure:
 
 
 def auroc_over_rounds(runs: Sequence[Run]) -> Iterable[Figure]:
-    """One curve a method and attack, the mean over seeds (band: lowest to highest).
+    """One curve per method and attack, the mean over seeds (band: lowest to highest).
 
-    A figure a setting; a figure a setting and attack where that would be too many curves.
+    One figure per setting, or per setting and attack where that would be too many curves.
     """
     number = 0
     methods = sorted({run.method for run in runs})
@@ -69,8 +69,8 @@ def _curves(
 ) -> Figure:
     traces: list[dict[str, Any]] = []
     for (method, attack), group in sorted(grouped(runs, lambda run: (run.method, run.attack)).items()):
-        # Dashes tell attacks apart, or, one attack a figure, the later of many methods.
-        late = methods.index(method) // HARD_TO_TELL
+        # Dashes distinguish attacks or, in figures of one attack, the later of many methods.
+        late = methods.index(method) // COLOURS_AT_A_GLANCE
         dash = DASHES[(attacks.index(attack) if attacks else late) % len(DASHES)]
         name = f"{method}, {attack}" if attacks else method
         traces += _curve(name, group, colour_of(method, methods), dash)
@@ -117,15 +117,15 @@ def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str,
 
 
 def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
-    """For each partition: samples a client and class; Byzantine clients carry a mark."""
+    """For each partition: samples per client and class; Byzantine clients are marked."""
     partitions: dict[str, Run] = {}
     for run in runs:
-        # The run with the most attackers tells best who they are.
+        # The run with the most attackers shows all of them.
         key = f"{run.setting}, seed {run.seed}"
         if key not in partitions or len(run.byzantine) > len(partitions[key].byzantine):
             partitions[key] = run
     shown = sorted(partitions.items())
-    if len(shown) > PARTITIONS_SHOWN:  # the first seed of each setting will do
+    if len(shown) > PARTITIONS_SHOWN:  # then only the first seed of each setting
         shown = list({run.setting: (key, run) for key, run in reversed(shown)}.values())[::-1]
     for number, (key, run) in enumerate(shown):
         held = run.record["clients"]
@@ -162,7 +162,7 @@ def onset_line(round: int) -> dict[str, Any]:
 
 
 def grouped(items: Sequence[Any], key: Any) -> dict[Any, list[Any]]:
-    """Items by key, in the order in which the keys turn up."""
+    """Items by key, in the order in which the keys first appear."""
     groups: dict[Any, list[Any]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about some runs: no network, no server, readable in ten years."""
+"""One self-contained HTML page about some runs: it needs no network and no server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["page", "write_page"]
 HEADINGS = (
     ("method", True, "the aggregation rule"),
     ("attack", True, "what the Byzantine clients do"),
-    ("seeds", False, "finished runs behind this line"),
+    ("seeds", False, "finished runs in this row"),
     ("AUROC", False, "test AUROC after the last round, mean over seeds"),
     ("± sd", False, "standard deviation over seeds"),
     ("ΔAUROC", False, "what the attack cost: clean minus attacked, same seeds"),
-    ("found", False, "attacking client-rounds flagged (or weighted below a tenth of an equal share)"),
-    ("false alarms", False, "honest client-rounds flagged or suppressed likewise"),
+    ("detected", False, "attacking client-rounds flagged (or weighted below a tenth of an equal share)"),
+    ("false alarms", False, "honest client-rounds flagged (or weighted below a tenth of an equal share)"),
 )
 
-EPSILON = ("ε", False, "differential privacy spent by the whole run, the most over seeds")
+EPSILON = ("ε", False, "privacy budget spent by the whole run, the largest over seeds")
 
 
 def write_page(runs: Sequence[Run], path: Path, title: str, contents: Contents | None = None) -> Path:
@@ -48,14 +48,14 @@ def write_page(runs: Sequence[Run], path: Path, title: str, contents: Contents |
 
 
 def page(contents: Contents, title: str) -> str:
-    """The page's text."""
+    """The HTML of the page."""
     from plotly.offline import get_plotlyjs
 
     def static(name: str) -> str:
         return resources.files("wardround.report").joinpath(f"static/{name}").read_text(encoding="utf-8")
 
     data = json.dumps([{"key": f.key, "data": f.data, "layout": f.layout} for f in contents.all_figures])
-    data = data.replace("</", "<\\/")  # nothing in a name may end the script
+    data = data.replace("</", "<\\/")  # no name may end the script
     count = len(contents.runs)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -63,7 +63,7 @@ def page(contents: Contents, title: str) -> str:
 <body><main>
 <h1>{html.escape(title)}</h1>
 <p>{_count(count, "run")}. An AUROC of 1 ranks all patients right by risk, 0.5 is chance.
-Press a heading to sort.</p>
+Click a heading to sort.</p>
 {_verdicts(contents.analysis)}
 {_comparisons(compare(contents.runs))}
 {"".join(map(_section, contents.figures))}
@@ -102,7 +102,7 @@ def _verdict_cards(section: Section) -> str:
 
 
 def _single(contents: Contents) -> str:
-    """Figures of single runs, folded: they are drawn when somebody opens them."""
+    """Figures of single runs, folded: they are drawn when they are opened."""
     if not contents.single:
         return ""
     shown, whole = len(contents.single), contents.combinations
@@ -175,8 +175,10 @@ def _comparison(lines: Sequence[Comparison]) -> str:
 
 
 def _heading(name: str, word: bool, hint: str) -> str:
-    told = f' title="{html.escape(hint)}"' if hint else ""
-    return f'<th{" class=word" if word else ""}{told}><button type="button">{html.escape(name)}</button></th>'
+    title = f' title="{html.escape(hint)}"' if hint else ""
+    return (
+        f'<th{" class=word" if word else ""}{title}><button type="button">{html.escape(name)}</button></th>'
+    )
 
 
 def _framed(head: str, body: str) -> str:

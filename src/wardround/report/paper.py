@@ -1,7 +1,7 @@
 """The report's figures as files for a paper: PNG, SVG and PDF, drawn by matplotlib.
 
-The figures are the page's own descriptions; only the few kinds of trace that they use are understood, and an
-unknown one is an error rather than a hole in the picture.
+The figures are the page's own descriptions. Only the few kinds of trace that they use are supported; an unknown
+one is an error rather than a gap in the picture.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEGEND_COLUMNS, LEGEND_LIMIT = 4, 24
 def write_figures(
     figures: Iterable[Figure], folder: Path, formats: Iterable[str] = FORMATS, dpi: int = 200
 ) -> list[Path]:
-    """Draw every figure into `folder`, one file a format; `dpi` is for PNG."""
+    """Draw every figure into `folder`, one file per format; `dpi` is for PNG."""
     matplotlib = require("matplotlib", "figures")
     # Text stays text in SVG and PDF; a fixed salt and no date give the same bytes for the same runs.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "wardround", "pdf.fonttype": 42, "font.size": 9}

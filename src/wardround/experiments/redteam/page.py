@@ -1,4 +1,4 @@
-"""What a red team found, in words: the page on one rule, and the leaderboard of worst cases over rules."""
+"""The results of a red team as text: the page on one rule, and the leaderboard of worst cases over rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOW = ("name", "fraction", "start")
 
 
 def write(findings: Findings, folder: Path) -> None:
-    """All files of a red team: findings, configurations to replay, page and picture."""
+    """Write all files of a red team: findings, configurations to replay, page and picture."""
     findings.write(folder)
     replace_file(folder / PAGE, page(findings).encode())
     replace_file(folder / PICTURE, picture(findings).encode())
@@ -43,7 +43,7 @@ def page(findings: Findings) -> str:
         f"{len(findings.trials)} attacks tried on seeds {seeds}: {count['complete']} on every seed, "
         f"{count['halved']} given up early for doing less harm, {count['failed']} impossible. "
         f"Without attack the {plan.metric} is {findings.clean_value:.3f}.\n\n"
-        f"| | attack | Byzantine | from round | {plan.metric} | lost | found / false alarms | replay |\n"
+        f"| | attack | Byzantine | from round | {plan.metric} | lost | detected / false alarms | replay |\n"
         f"|---|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n\n"
         f"`wardround run` with a file of the last column repeats the run on seed {plan.seeds[0]}.\n\n"
         f"![Loss against trials, and by attack]({PICTURE})\n"
@@ -60,7 +60,7 @@ def worst_table(findings: Findings) -> Table:
         f"{len(findings.trials)} attacks",
         title_justify="left",
     )
-    for name in ("", "attack", "Byzantine", "from round", plan.metric, "lost", "found / false alarms"):
+    for name in ("", "attack", "Byzantine", "from round", plan.metric, "lost", "detected / false alarms"):
         table.add_column(name, justify="left" if name in ("", "attack") else "right")
     for place, tried in enumerate(findings.worst, start=1):
         table.add_row(
@@ -70,17 +70,17 @@ def worst_table(findings: Findings) -> Table:
     return table
 
 
-def leaderboard(found: Sequence[Findings]) -> str:
+def leaderboard(teams: Sequence[Findings]) -> str:
     """The worst case of every rule, the best of them first, as Markdown."""
-    first = found[0].plan
-    for findings in found:
+    first = teams[0].plan
+    for findings in teams:
         theirs = findings.plan.setting
         if other := [key for key, value in first.setting.items() if theirs[key] != value]:
             raise ConfigError(
                 f"the red team of {findings.plan.rule} cannot be compared with that of {first.rule}: "
                 f"another {', '.join(other)}"
             )
-    ranked = sorted((f for f in found if f.worst), key=lambda f: (-f.worst[0].value, f.plan.rule))
+    ranked = sorted((f for f in teams if f.worst), key=lambda f: (-f.worst[0].value, f.plan.rule))
     lines = [
         f"| {place} | `{f.plan.rule}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
         f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
@@ -88,7 +88,7 @@ def leaderboard(found: Sequence[Findings]) -> str:
         for place, f in enumerate(ranked, start=1)
     ]
     return (
-        f"| | rule | {first.metric} clean | in the worst case | lost | the attack | found / false alarms "
+        f"| | rule | {first.metric} clean | in the worst case | lost | the attack | detected / false alarms "
         f"| worst without a copy of the rule | harmful | tried |\n|---|---|---|---|---|---|---|---|---|---|\n"
         + "\n".join(lines)
         + "\n"
@@ -105,8 +105,8 @@ def words(attack: Mapping[str, Any]) -> str:
     if attack["name"] == "mix":
         parts = [f"{_percent(part['share'])} {words({**part, 'share': None})}" for part in attack["parts"]]
         return " and ".join(parts)
-    told = [_parameter(key, value) for key, value in attack.items() if key not in WINDOW]
-    return " ".join([attack["name"], ", ".join(filter(None, told))]).strip()
+    parameters = [_parameter(key, value) for key, value in attack.items() if key not in WINDOW]
+    return " ".join([attack["name"], ", ".join(filter(None, parameters))]).strip()
 
 
 def _parameter(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A red team's search as one small SVG: what each trial cost the rule, in their order and by attack."""
+"""A red team's search as one small SVG: what each trial cost the rule, in order and by attack."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def _by_attack(by_attack: dict[str, list[Tried]], order: list[str], scale: _Scal
 
 
 def _dot(tried: Tried, x: float, y: float) -> str:
-    told = escape(f"trial {tried.number + 1}: {tried.name}, lost {tried.loss:.3f}")
+    title = escape(f"trial {tried.number + 1}: {tried.name}, lost {tried.loss:.3f}")
     kind = "complete" if tried.state == "complete" else "halved"
-    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{told}</title></circle>'
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{title}</title></circle>'
