@@ -1,3 +1,7 @@
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from pydantic import Field
 
@@ -53,6 +57,73 @@ def test_two_members_cannot_share_a_name():
 
     with pytest.raises(PluginError, match="thing 'box' is registered twice"):
         registry.register("box")(Other)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package with a member a file; write(file, text) adds a file."""
+    folder = tmp_path / "ward_things"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from wardround.registry import Configurable, Registry\nregistry = Registry('thing', 'ward_things')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(file, name=None, text=""):
+        member = f"@registry.register('{name}')\nclass Thing(Configurable):\n    pass\n" if name else ""
+        (folder / file).write_text(f"from ward_things import Configurable, registry\n\n{member}{text}")
+        importlib.invalidate_caches()
+
+    yield write
+    for module in [module for module in sys.modules if module.startswith("ward_things")]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nowhere\n", r"ward_things/middle\.py, line 6: NameError: name 'nowhere' is not defined"),
+        ("def f(:\n", r"ward_things/middle\.py, line 6: SyntaxError: "),
+        (
+            "import not_there\n",
+            r"ward_things/middle\.py, line 6: ModuleNotFoundError: No module named 'not_there'",
+        ),
+        ("from ward_things import helper\n", r"ward_things/helper\.py, line 3: ZeroDivisionError"),
+    ],
+)
+def test_a_broken_module_is_an_error_every_time(package, text, says):
+    """A list of those that could be loaded would pass for the list of all."""
+    package("early.py", "early")
+    package("helper.py", text="1 / 0\n" if "helper" in text else "")
+    package("middle.py", "middle", text)
+    package("zuletzt.py", "zuletzt")
+    registry = importlib.import_module("ward_things").registry
+    for ask in (registry.available, lambda: registry.get("early"), lambda: registry.create("nobody")) * 2:
+        with pytest.raises(PluginError, match=says):
+            ask()
+    package("helper.py")
+    package("middle.py", "middle", "\n# fixed: longer than before\n")
+    assert registry.available() == ["early", "middle", "zuletzt"]
+
+
+def test_two_modules_of_ours_cannot_share_a_name(package):
+    package("one.py", "same")
+    package("two.py", "same")
+    registry = importlib.import_module("ward_things").registry
+    for _ in range(2):
+        with pytest.raises(
+            PluginError, match=r"two\.py, line 3: thing 'same' is registered twice: by .*one\.py"
+        ):
+            registry.available()
+
+
+def test_a_second_thread_waits_for_all_members(package):
+    package("early.py", "early")
+    package("slow.py", "slow", "import time\ntime.sleep(0.3)\n")
+    registry = importlib.import_module("ward_things").registry
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(registry.available) for _ in range(2)]
+    assert [answer.result() for answer in asked] == [["early", "slow"]] * 2
 
 
 def test_available_is_sorted_and_complete():

@@ -195,7 +195,8 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:
-        raise PluginError.caused_by(error, Path(__file__).parent) from error
+        whole = sys.modules[module.partition(".")[0]]  # the fault may be in another of its modules
+        raise PluginError.caused_by(error, Path(whole.__path__[0])) from error
 
 
 def _is_inside(module: str, packages: tuple[str, ...]) -> bool:
