@@ -53,7 +53,7 @@ NOT_YET = {
 HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy", "PIL", "plotly", "tenseal"}
 
 WHOLE_PACKAGE = {
-    ".": {"architecture", "docs", "packaging"},
+    ".": {"architecture", "docs", "init", "packaging"},
     "aggregators": {"breakdown", "contract", "declarations", "golden", "memory", "small_updates"},
     "aggregators/fedbnp": {"contract", "parts"},
     "analysis": {"hypotheses", "notebook"},

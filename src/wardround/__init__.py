@@ -1,5 +1,10 @@
 """wardround: Byzantine-robust federated learning for healthcare.
 
+>>> import wardround
+>>> rule = wardround.aggregators.create("trimmed-mean", f=1)
+>>> rule.aggregate(wardround.Updates([[1.0], [2.0], [3.0], [100.0]])).delta
+tensor([2.5000])
+
 Names are imported on first use, so that `import wardround` and `wardround --help` stay instant while
 torch takes its time only for those who compute.
 """
@@ -7,21 +12,88 @@ torch takes its time only for those who compute.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Aggregation", "Layout", "Updates", "__version__", "aggregators", "attacks"]
 
 if TYPE_CHECKING:
-    from wardround import aggregators, attacks
+    from wardround import (
+        aggregators,
+        analysis,
+        attacks,
+        datasets,
+        errors,
+        experiments,
+        federation,
+        flower,
+        models,
+        plugins,
+        privacy,
+        protocols,
+        records,
+        report,
+        runs,
+        training,
+    )
+    from wardround.errors import (
+        ConfigError,
+        ContractError,
+        DataError,
+        MissingExtra,
+        ParameterError,
+        PluginError,
+        TooFewClients,
+        WardroundError,
+        WorkerDied,
+    )
+    from wardround.runs.folder import RunFolder
     from wardround.updates import Aggregation, Layout, Updates
 
-_HOME = {"Aggregation": "updates", "Layout": "updates", "Updates": "updates"}
+__all__ = [
+    "Aggregation",
+    "ConfigError",
+    "ContractError",
+    "DataError",
+    "Layout",
+    "MissingExtra",
+    "ParameterError",
+    "PluginError",
+    "RunFolder",
+    "TooFewClients",
+    "Updates",
+    "WardroundError",
+    "WorkerDied",
+    "__version__",
+    "aggregators",
+    "analysis",
+    "attacks",
+    "datasets",
+    "errors",
+    "experiments",
+    "federation",
+    "flower",
+    "models",
+    "plugins",
+    "privacy",
+    "protocols",
+    "records",
+    "report",
+    "runs",
+    "training",
+]
+
+_MODULES = {"Aggregation": "updates", "Layout": "updates", "RunFolder": "runs.folder", "Updates": "updates"}
+"""Where the classes among these names are defined, other than in `errors`."""
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and so finds a misspelt name
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'wardround' has no attribute {name!r}")
+        if not name[0].isupper():
+            return importlib.import_module(f"wardround.{name}")
+        return getattr(importlib.import_module(f"wardround.{_MODULES.get(name, 'errors')}"), name)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"wardround.{_HOME[name]}"), name)
-    if name in __all__:
-        return importlib.import_module(f"wardround.{name}")
-    raise AttributeError(f"module 'wardround' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

@@ -11,20 +11,27 @@ Names are imported on first use: the command line lists and prepares datasets wi
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__all__ = ["Dataset", "DatasetSource", "Split", "Task", "available", "create", "registry"]
+__all__ = ["Dataset", "DatasetSource", "Split", "Task", "available", "create", "partition", "registry"]
 
 if TYPE_CHECKING:
+    from wardround.datasets import partition
     from wardround.datasets.base import Dataset, DatasetSource, Split, Task, registry
 
     available = registry.available
     create = registry.create
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name in ("available", "create"):
-        return getattr(importlib.import_module("wardround.datasets.base").registry, name)
-    if name in __all__:
-        return getattr(importlib.import_module("wardround.datasets.base"), name)
-    raise AttributeError(f"module 'wardround.datasets' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'wardround.datasets' has no attribute {name!r}")
+        if name == "partition":
+            return importlib.import_module("wardround.datasets.partition")
+        base = importlib.import_module("wardround.datasets.base")
+        return getattr(base.registry if name in ("available", "create") else base, name)
+
+
+def __dir__() -> list[str]:
+    return __all__
