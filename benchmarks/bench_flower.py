@@ -25,7 +25,7 @@ from wardround.errors import MissingExtra
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
 from wardround.flower.inline_grid import InlineGrid
-from wardround.flower.server.coordinator import coordinate
+from wardround.flower.server.run import run_federation
 from wardround.records import RoundRecord
 from wardround.runs.config import load_config
 from wardround.runs.runner import run
@@ -65,7 +65,7 @@ def over_messages(values: dict[str, Any], out: Path) -> float:
     """Seconds a round over a grid in this process."""
     watch = Watch()
     text = yaml.safe_dump({**values, "engine": "sequential", "federation": FEDERATION})
-    coordinate(federation_from(text), InlineGrid(app, 20, {"config-text": text}), out / "messages", watch)
+    run_federation(federation_from(text), InlineGrid(app, 20, {"config-text": text}), out / "messages", watch)
     return watch.seconds()
 
 

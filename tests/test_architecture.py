@@ -45,11 +45,6 @@ MAY_IMPORT = {
     },
 }
 """Every package or module beside what it may import; the foundation is open to all."""
-NOT_YET = {
-    # To be removed with the last import: DP-SGD asks privacy for its parameters, and protection knows rules.
-    "training": {"privacy"},
-    "privacy": {"aggregators"},
-}
 HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy", "PIL", "plotly", "tenseal"}
 
 WHOLE_PACKAGE = {
@@ -61,7 +56,6 @@ WHOLE_PACKAGE = {
     "cli": {"analysis"},
     "datasets": {"docs"},
     "experiments": {"guard_end_to_end"},
-    "federation": {"adversaries"},
     "flower": {"deployment", "encrypted", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
@@ -103,16 +97,10 @@ def packages() -> list[str]:
 @pytest.mark.parametrize("package", packages())
 def test_a_package_imports_only_what_it_may(package):
     assert package in MAY_IMPORT, f"{package} is not in the table"
-    allowed = MAY_IMPORT[package] | NOT_YET.get(package, set()) | FOUNDATION | {package}
+    allowed = MAY_IMPORT[package] | FOUNDATION | {package}
     for file in files_of(package):
         extra = imported_packages(file) - allowed
         assert not extra, f"{file.relative_to(PACKAGE)} imports {', '.join(sorted(extra))}"
-
-
-def test_allowances_are_still_needed():
-    for package, extra in NOT_YET.items():
-        used = {name for file in files_of(package) for name in imported_packages(file)}
-        assert extra <= used, f"{package} no longer imports {', '.join(sorted(extra - used))}: remove it here"
 
 
 def test_packages_do_not_import_each_other_in_a_circle():

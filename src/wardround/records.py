@@ -34,7 +34,7 @@ SCHEMA_VERSION = 2
 
 Status = Literal["ok", "dropped", "absent", "quarantined"]
 """ok: the update was used. dropped: malformed or refused. absent: no answer. quarantined: not asked."""
-Metrics = dict[str, float | None]
+Metrics = Mapping[str, float | None]
 
 _QUARANTINED_V1 = "quarantined: "
 

@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from wardround import Updates, aggregators, attacks, datasets
+from wardround import aggregators, attacks, datasets
 from wardround.datasets import partition
-from wardround.federation.loop import Federation, Schedule, objective_of
+from wardround.federation import Federation, Schedule, simulated_federation
+from wardround.federation.model_factory import objective_of
 from wardround.privacy.params import PrivacyParams
 from wardround.randomness import seed_for
+from wardround.records import LeftOut
 from wardround.training import ClientData, ClientTask, SequentialTrainer, TrainingParams
 
 
@@ -18,11 +20,11 @@ def network(batch_norm: bool) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), *middle, nn.ReLU(), nn.Linear(8, 1))
 
 
-def federation(rule="fedavg", batch_norm=False, campaign=None, **schedule) -> Federation:
+def federation(rule="fedavg", batch_norm=False, campaign=None, privacy=None, **schedule) -> Federation:
     dataset = datasets.create("synthetic", samples=300, features=6).load(0)
     assignment = partition.create("iid", clients=4).assign(dataset.train, dataset.test, 0)
     model, training = network(batch_norm), TrainingParams(lr=0.01)
-    return Federation(
+    return simulated_federation(
         dataset,
         assignment,
         model,
@@ -31,6 +33,7 @@ def federation(rule="fedavg", batch_norm=False, campaign=None, **schedule) -> Fe
         SequentialTrainer(model, objective_of(dataset), training),
         training,
         Schedule(**{"rounds": 5, **schedule}),
+        privacy,
     )
 
 
@@ -38,11 +41,12 @@ def test_a_round_of_fedavg_by_hand():
     """Train each client alone with the same seeds; the model must move by their mean weighted by size."""
     fed = federation()
     start = fed.weights.clone()
-    trainer = SequentialTrainer(network(False), objective_of(fed.dataset), fed.training)
+    dataset = fed.server_data.dataset
+    trainer = SequentialTrainer(network(False), objective_of(dataset), fed.training)
     rows = []
-    for client, indices in zip(fed.clients, fed.assignment.train, strict=True):
-        index = torch.from_numpy(indices)
-        data = ClientData(fed.dataset.train.inputs, index, fed.dataset.train.targets[index])
+    for client, member in fed.clients.members.items():
+        index = member.data.rows
+        data = ClientData(dataset.train.inputs, index, dataset.train.targets[index])
         task = ClientTask(client, data, seed_for(0, "train", 1, client))
         rows.append((len(data), trainer.train(start, [task], 0.01, 0.0).matrix[0]))
     expected = sum(n * row.double() for n, row in rows) / sum(n for n, _ in rows)
@@ -74,9 +78,10 @@ def test_the_attack_is_on_only_in_its_window():
 
 def test_the_root_set_is_drawn_from_validation_and_not_validated_on():
     fed = federation("fltrust", root_samples=12)
-    assert len(fed.root) == 12
-    assert len(fed.validation_rows) == len(fed.dataset.validation) - 12
-    assert not set(fed.root.rows.tolist()) & set(fed.validation_rows.tolist())
+    own = fed.server_data
+    assert len(own.root) == 12
+    assert len(own.validation_rows) == len(own.dataset.validation) - 12
+    assert not set(own.root.rows.tolist()) & set(own.validation_rows.tolist())
     before = fed.weights.clone()
     result = fed.step(1)
     assert len(result.clients) == 4, "the root update is no client"
@@ -91,11 +96,12 @@ def test_batch_norm_stays_at_home(rule):
     initial = fed.weights[mask].clone()
     result = fed.step(1)
     assert torch.equal(fed.weights[mask], initial), "the server never sees BatchNorm"
-    own = [fed.local_batch_norm[client] for client in fed.clients]
+    members = list(fed.clients.members.values())
+    own = [client.batch_norm for client in members]
     assert not torch.equal(own[0], own[1]), "each client has its own"
-    assert set(result.per_client) == set(fed.clients)
+    assert set(result.per_client) == set(fed.clients.members)
     assert result.metrics is not None
-    torch.testing.assert_close(fed._start_of("hospital-00")[mask], own[0])
+    torch.testing.assert_close(members[0].own_weights(fed.weights, fed.layout)[mask], own[0])
 
 
 def test_a_client_not_seen_before_starts_with_the_initial_batch_norm():
@@ -103,8 +109,8 @@ def test_a_client_not_seen_before_starts_with_the_initial_batch_norm():
     mask = fed.layout.batch_norm_mask
     initial = fed.weights[mask].clone()
     fed.step(1)
-    unseen = next(client for client in fed.clients if client not in fed.local_batch_norm)
-    assert torch.equal(fed._start_of(unseen)[mask], initial)
+    unseen = next(client for client in fed.clients.members.values() if client.batch_norm is None)
+    assert torch.equal(unseen.own_weights(fed.weights, fed.layout)[mask], initial)
 
 
 def test_without_fedbn_running_statistics_travel():
@@ -131,10 +137,58 @@ def test_state_goes_round_the_world_and_back():
     assert torch.equal(fed.weights, other.weights)
 
 
-def test_every_line_has_the_norm_of_its_update_unless_it_is_encrypted():
-    open_one, sealed = federation(), federation()
-    sealed.protection.params = PrivacyParams(mode="encrypted-fedmed")
-    sent = Updates(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
-    result = open_one.rule.aggregate(sent, round=1)
-    assert [line["norm"] for line in open_one._client_lines(sent, result, 1)] == [5.0, 2.0]
-    assert all("norm" not in line.columns for line in sealed._client_lines(sent, result, 1))
+def test_every_record_has_the_norm_of_its_update_unless_it_is_encrypted():
+    pytest.importorskip("tenseal", reason="the extra `privacy` is not installed")
+    open_one = federation().step(1)
+    assert all(record.columns["norm"] > 0 for record in open_one.clients)
+    sealed = federation(privacy=PrivacyParams(mode="encrypted-fedmed")).step(1)
+    assert sealed.skipped is None
+    assert all("norm" not in record.columns for record in sealed.clients)
+
+
+def test_a_quarantined_client_is_not_asked_and_has_its_line():
+    fed, alone = federation(), federation()
+    fed.quarantined = lambda: {"hospital-01": "odd scanner", "never-joined": "a typing mistake"}
+    record = fed.step(1)
+    assert record.left_out == {"hospital-01": LeftOut("quarantined", "odd scanner")}
+    line = next(line for line in record.clients if line.client == "hospital-01")
+    assert (line.status, line.reason, line.weight) == ("quarantined", "odd scanner", 0.0)
+    assert line.num_samples == len(fed.clients.members["hospital-01"].data)
+    assert sum(line.weight for line in record.clients) == pytest.approx(1)
+    fed.quarantined = dict
+    assert fed.step(2).left_out == {}, "released: asked again"
+    alone.step(1)
+    assert not torch.equal(fed.weights, alone.weights)
+
+
+def test_the_order_of_a_round(monkeypatch):
+    """Noise leaves with honest updates, so that attackers see it; encryption comes after the attack."""
+    pytest.importorskip("tenseal", reason="the extra `privacy` is not installed")
+    seen = []
+    dp = {"clip": 1.0, "noise_multiplier": 1.0}
+    fed = federation(privacy=PrivacyParams(mode="encrypted-fedmed", dp=dp))
+
+    def note(place, name, step):
+        real = getattr(place, name)
+
+        def noted(*args, **named):
+            seen.append(step)
+            return real(*args, **named)
+
+        monkeypatch.setattr(place, name, noted)
+
+    note(fed.clients, "choose", "choose")
+    note(fed.protection, "check_budget", "budget")
+    note(fed.trainer, "train", "train")
+    for client in fed.clients.members.values():
+        note(client, "add_noise", "noise")
+        note(client.sealer, "seal", "seal")
+    note(fed.campaign, "strike", "attack")
+    note(fed.protection, "open", "aggregate")
+    note(fed, "_apply", "apply")
+    note(fed.evaluator, "measure", "evaluate")
+    fed.step(1)
+    assert list(dict.fromkeys(seen)) == [
+        "choose", "budget", "train", "noise", "attack", "seal", "aggregate", "apply", "evaluate",
+    ]  # fmt: skip
+    assert seen.index("attack") > len(seen) - 1 - seen[::-1].index("noise"), "all noise before the attack"

@@ -10,8 +10,9 @@ from wardround.attacks import Campaign
 from wardround.datasets import partition
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.errors import ConfigError
+from wardround.federation import Schedule, simulated_federation
 from wardround.federation.evaluation import metrics_of
-from wardround.federation.loop import Federation, Schedule, objective_of
+from wardround.federation.model_factory import objective_of
 from wardround.federation.practice_ground import area_under_curve, batched_logits
 from wardround.training import SequentialTrainer, TrainingParams
 from wardround.training.dense import DenseStack
@@ -51,7 +52,7 @@ def federation(rule="fedbnp", batch_norm=False, campaign=None, params=QUICK, cli
     dataset = datasets.create("synthetic", samples=600, features=6).load(0)
     assignment = partition.create("iid", clients=clients).assign(dataset.train, dataset.test, 0)
     model, training = network(batch_norm), TrainingParams(lr=0.01)
-    return Federation(
+    return simulated_federation(
         dataset,
         assignment,
         model,
@@ -89,7 +90,7 @@ def test_a_false_truth_still_attacks():
 
 def test_made_up_hospitals_are_the_same_when_asked_again_and_others_otherwise():
     fed = federation()
-    server = fed.server.at(fed.weights)
+    server = fed.practice_ground.at(fed.weights)
     one = server.root_updates(1, 4, group=1, draw=0)
     assert one.shape == (4, fed.layout.size)
     assert torch.equal(one, server.root_updates(1, 4, group=1, draw=0))
@@ -101,13 +102,13 @@ def test_made_up_hospitals_are_the_same_when_asked_again_and_others_otherwise():
 
 def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_from_the_other():
     fed = federation()
-    tasks = [fed.server._task(1, 2, draw, row) for row in range(6) for draw in range(3)]
-    root = set(fed.root.rows.tolist())
+    tasks = [fed.practice_ground._task(1, 2, draw, row) for row in range(6) for draw in range(3)]
+    root = set(fed.server_data.root.rows.tolist())
     for task in tasks:
         assert set(task.data.rows.tolist()) <= root
-        assert torch.equal(task.data.targets, fed.dataset.validation.targets[task.data.rows])
+        assert torch.equal(task.data.targets, fed.server_data.dataset.validation.targets[task.data.rows])
     trained = []
-    server = fed.server.at(fed.weights)
+    server = fed.practice_ground.at(fed.weights)
     train = server.trainer.train
     server.trainer.train = lambda weights, work, *rest: trained.extend(work) or train(weights, work, *rest)
     server.reference(1, group=2)
@@ -115,14 +116,14 @@ def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_
     assert own <= root
     assert not own & {row for task in tasks for row in task.data.rows.tolist()}
     assert len({len(task.data) for task in tasks}) > 1, "hospitals differ in size"
-    assert len(fed.server._task(1, 2, 0, 1, sizes=[5, 77]).data) == 77
-    assert len(fed.server._task(1, 2, 0, 0, sizes=[10**12]).data) == 20 * len(fed.root)
+    assert len(fed.practice_ground._task(1, 2, 0, 1, sizes=[5, 77]).data) == 77
+    assert len(fed.practice_ground._task(1, 2, 0, 0, sizes=[10**12]).data) == 20 * len(fed.server_data.root)
 
 
 def test_the_reference_is_blind_to_case_mix():
     """Orthogonal, by the projection's definition, to the difference between two classes' own updates."""
     fed = federation()
-    server, trained = fed.server.at(fed.weights), []
+    server, trained = fed.practice_ground.at(fed.weights), []
     train = server.trainer.train
 
     def watched(weights, work, *rest):
@@ -143,7 +144,7 @@ def test_the_reference_is_blind_to_case_mix():
 @pytest.mark.parametrize("attack", PRACTICE_ATTACKS)
 def test_planting_changes_only_what_the_attackers_send(attack):
     fed = federation()
-    server = fed.server.at(fed.weights)
+    server = fed.practice_ground.at(fed.weights)
     honest = server.root_updates(1, 5, group=3)
     before = honest.clone()
     byzantine, crafted = server.plant(honest, attack, 1, group=3)
@@ -164,7 +165,7 @@ def test_planting_changes_only_what_the_attackers_send(attack):
 def test_values_are_those_of_the_usual_evaluation(batch_norm):
     """Dense networks go through in one batch of models, others one by one: the same figures."""
     fed = federation("rl", batch_norm)
-    server = fed.server.at(fed.weights)
+    server = fed.practice_ground.at(fed.weights)
     assert (server.stack is None) == batch_norm
     candidates = fed.weights + 0.3 * torch.randn(
         4, fed.layout.size, generator=torch.Generator().manual_seed(0)
@@ -172,7 +173,9 @@ def test_values_are_those_of_the_usual_evaluation(batch_norm):
     if batch_norm:
         candidates[:, fed.layout.batch_norm_mask] = fed.weights[fed.layout.batch_norm_mask]
     inputs, targets = server.judges
-    assert not set(map(tuple, inputs.tolist())) & set(map(tuple, fed.root.inputs[fed.root.rows].tolist()))
+    assert not set(map(tuple, inputs.tolist())) & set(
+        map(tuple, fed.server_data.root.inputs[fed.server_data.root.rows].tolist())
+    )
     for candidate, value in zip(candidates, server.value(candidates).tolist(), strict=True):
         model = network(batch_norm).eval()
         tensors = model.state_dict()
@@ -184,7 +187,7 @@ def test_values_are_those_of_the_usual_evaluation(batch_norm):
 
 def test_with_local_batch_norm_values_do_not_hang_on_untrained_statistics():
     fed = federation("fedbnp", batch_norm=True)
-    server = fed.server.at(fed.weights)
+    server = fed.practice_ground.at(fed.weights)
     mask = fed.layout.batch_norm_mask
     far = fed.weights.clone()
     far[fed.layout.slices["1.running_mean"]] = 100.0
@@ -195,7 +198,7 @@ def test_with_local_batch_norm_values_do_not_hang_on_untrained_statistics():
 
 def test_a_broken_model_is_worth_nothing():
     fed = federation()
-    assert fed.server.at(fed.weights).value(torch.full((1, fed.layout.size), torch.nan)).item() == 0
+    assert fed.practice_ground.at(fed.weights).value(torch.full((1, fed.layout.size), torch.nan)).item() == 0
 
 
 def test_area_under_curve_against_scikit_learn():
@@ -229,11 +232,11 @@ def test_fedbnp_end_to_end_with_batch_norm_and_sampling():
     initial = fed.weights[mask].clone()
     first = fed.step(1)
     assert len(first.clients) == 3
-    unseen = next(client for client in fed.clients if client not in fed.local_batch_norm)
-    assert torch.equal(fed._start_of(unseen)[mask], initial)
+    unseen = next(client for client in fed.clients.members.values() if client.batch_norm is None)
+    assert torch.equal(unseen.own_weights(fed.weights, fed.layout)[mask], initial)
     told = fed.step(2)
     assert torch.equal(fed.weights[mask], initial)
-    assert set(told.per_client) == set(fed.clients)
+    assert set(told.per_client) == set(fed.clients.members)
     assert told.metrics["auroc"] > 0
     assert all(line.weight > 0 and line["evaluations"] > 0 for line in told.clients)
 
@@ -267,7 +270,7 @@ def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
     training = TrainingParams(lr=0.01, batch_size=8, optimizer="sgd")
     quick = {"practice_groups": 1, "calm_groups": 1, "practice_draws": 1, "practice_clients": 3,
              "practice_permutations": 1, "rl_steps": 5, "tries": 2, "attention_epochs": 1, "vae_epochs": 2}  # fmt: skip
-    fed = Federation(
+    fed = simulated_federation(
         dataset,
         assignment,
         net,
@@ -284,6 +287,6 @@ def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
     assert not torch.equal(fed.weights[~mask], before[~mask])
     assert torch.equal(fed.weights[mask], before[mask]) == (rule != "fedprox")
     assert len(told.clients) == 3
-    assert set(told.per_client) == set(fed.clients)
+    assert set(told.per_client) == set(fed.clients.members)
     if rule == "fedbnp":
         assert all(line.flag in (True, False) and line["evaluations"] <= 22 for line in told.clients)

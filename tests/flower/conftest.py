@@ -9,7 +9,7 @@ from flwr.app import Message
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
 from wardround.flower.inline_grid import InlineGrid
-from wardround.flower.server.coordinator import coordinate
+from wardround.flower.server.run import run_federation
 
 SMALL = {
     "name": "small",
@@ -77,7 +77,7 @@ class Town:
         self.clock, self.out = Clock(), tmp_path / "runs"
 
     def run(self, listen=None):
-        return coordinate(self.config, self.grid, self.out, listen, self.clock.now, self.clock.sleep)
+        return run_federation(self.config, self.grid, self.out, listen, self.clock.now, self.clock.sleep)
 
     @property
     def folder(self):

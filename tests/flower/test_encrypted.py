@@ -10,7 +10,7 @@ from wardround.errors import WardroundError
 from wardround.flower.config import hospital_from
 from wardround.flower.hospital.hospital import Hospital
 from wardround.flower.messages import Note
-from wardround.flower.workshop import order_of
+from wardround.flower.orders import work_section
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS
 from wardround.privacy.encryption.steward_service import StewardService
 from wardround.privacy.encryption.vault import Vault, key_path, server_key
@@ -112,12 +112,12 @@ def test_a_round_tried_again_has_a_session_of_its_own(town, steward):
 def test_a_hospital_decides_by_its_own_key(steward, tmp_path):
     dataset = {"name": "synthetic", "samples": 100, "features": 6}
     values = {"name": "hospital-01", "dataset": dataset}
-    locked = Hospital(
+    locked = Hospital.from_config(
         hospital_from({**values, "steward_key": str(key_path(steward["steward_keys"], "hospital-01"))})
     )
     config = load_config({"dataset": dataset, "model": {"name": "mlp", "hidden": [4]}})
     weights = np.zeros(33, np.float32)
-    head = {"kind": "train", **order_of(config), "round": 1, "clients": 5,
+    head = {"kind": "train", **work_section(config), "round": 1, "clients": 5,
             "policy": {"prox_mu": None, "local_batch_norm": False}}  # fmt: skip
     with pytest.raises(WardroundError, match=f"its steward_key is for {steward['mode']}"):
         locked.reply(Note(head, {}, {"weights": weights}))
@@ -125,11 +125,11 @@ def test_a_hospital_decides_by_its_own_key(steward, tmp_path):
     assert "update" not in locked.reply(sealed).arrays
     with pytest.raises(WardroundError, match="a pad is used once"):
         locked.reply(sealed)
-    restarted = Hospital(
+    restarted = Hospital.from_config(
         hospital_from({**values, "steward_key": str(key_path(steward["steward_keys"], "hospital-01"))})
     )
     restarted.recall(locked.memory())
     with pytest.raises(WardroundError, match="a pad is used once"):
         restarted.reply(sealed)
     with pytest.raises(WardroundError, match="it has no steward_key"):
-        Hospital(hospital_from(values)).reply(sealed)
+        Hospital.from_config(hospital_from(values)).reply(sealed)

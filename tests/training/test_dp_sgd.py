@@ -21,7 +21,9 @@ def task_of(n, seed=1):
 
 def trainer_of(network, dp, **training):
     params = TrainingParams(**{"optimizer": "sgd", "lr": 1.0, **training})
-    return PatientTrainer(network, Objective(False, nn.Identity()), params, DpParams(unit="patient", **dp))
+    return PatientTrainer(
+        network, Objective(False, nn.Identity()), params, dp.get("clip", 1.0), dp["noise_multiplier"]
+    )
 
 
 @pytest.fixture
@@ -92,15 +94,15 @@ def test_the_proximal_term_pulls_back(network):
 def test_batch_norm_is_an_error_with_the_fix_and_the_fix_works():
     network = nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(8, 1))
     with pytest.raises(ConfigError, match=r"BatchNorm mixes.*privacy\.dp\.group_norm=true"):
-        fit_for_patients(network, DpParams(unit="patient", noise_multiplier=1.0))
-    mended = fit_for_patients(network, DpParams(unit="patient", noise_multiplier=1.0, group_norm=True))
-    assert any(isinstance(layer, nn.GroupNorm) for layer in mended.modules())
-    assert not any(isinstance(layer, nn.BatchNorm1d) for layer in mended.modules())
+        fit_for_patients(network, group_norm=False)
+    fixed = fit_for_patients(network, group_norm=True)
+    assert any(isinstance(layer, nn.GroupNorm) for layer in fixed.modules())
+    assert not any(isinstance(layer, nn.BatchNorm1d) for layer in fixed.modules())
 
 
 def test_a_model_without_gradients_by_patient_is_an_error():
     with pytest.raises(ConfigError, match="no gradient by patient"):
-        fit_for_patients(nn.LSTM(3, 2), DpParams(unit="patient", noise_multiplier=1.0))
+        fit_for_patients(nn.LSTM(3, 2), group_norm=False)
 
 
 @pytest.mark.slow

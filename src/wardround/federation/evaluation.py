@@ -1,4 +1,4 @@
-"""How good is the global model: metrics of one network on one split."""
+"""How good a model is: metrics of one network on one split."""
 
 from __future__ import annotations
 
@@ -10,12 +10,66 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wardround.attacks.backdoor import Backdoor
 from wardround.datasets.base import Dataset, Split, Task
 from wardround.training.base import Objective
+from wardround.updates import Layout
 
-__all__ = ["evaluate", "metrics_of", "predict"]
+__all__ = ["Evaluator", "evaluate", "metrics_of", "predict"]
 
 METRICS = ("auroc", "auprc", "accuracy", "f1", "loss")
+
+
+class Evaluator:
+    """Measures weights of one network on one dataset."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        validation_rows: Tensor | None = None,
+        backdoors: Sequence[Backdoor] = (),
+    ) -> None:
+        """`validation_rows`: which validation samples count (None: all). `backdoors`: whose success is measured too."""
+        self.model, self.dataset = model, dataset
+        self.validation_rows, self.backdoors = validation_rows, backdoors
+        self._layout = Layout.of(model)
+        self._tensors = model.state_dict()
+
+    def measure(self, weights: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics on the test split (with the success of backdoors, where there are any) and on validation."""
+        metrics = self._on(weights, self.dataset.test, None)
+        for backdoor in self.backdoors:
+            metrics["attack_success"] = self._predicted_target(backdoor, triggered=True)
+            metrics["attack_success_without_trigger"] = self._predicted_target(backdoor, triggered=False)
+        return metrics, self.on_validation(weights)
+
+    def on_validation(self, weights: Tensor) -> dict[str, float]:
+        """Metrics on the validation samples that count."""
+        return self._on(weights, self.dataset.validation, self.validation_rows)
+
+    def on_test_rows(self, weights: Tensor, rows: np.ndarray | Tensor) -> dict[str, float]:
+        """Metrics on some samples of the test split."""
+        return self._on(weights, self.dataset.test, rows)
+
+    def _on(self, weights: Tensor, split: Split, rows: np.ndarray | Tensor | None) -> dict[str, float]:
+        with torch.no_grad():
+            for name, value in self._layout.unflatten(weights).items():
+                self._tensors[name].copy_(value)
+        return evaluate(self.model, self.dataset, split, rows)
+
+    def _predicted_target(self, backdoor: Backdoor, triggered: bool) -> float:
+        """Share of test samples of other classes that get the backdoor's target, by the weights just measured.
+
+        Only the difference between triggered and not is the attack's: a model that predicts the target for everyone
+        needs no trigger.
+        """
+        test = self.dataset.test
+        inputs = backdoor.trigger(test.inputs) if triggered else test.inputs
+        logits = predict(self.model, self.dataset, inputs)
+        if self.dataset.task is Task.MULTICLASS:
+            return backdoor.success(logits.argmax(1), test.targets)
+        return backdoor.success((logits > 0).to(test.targets.dtype).view_as(test.targets), test.targets)
 
 
 def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, batch_size: int = 1024) -> Tensor:
@@ -26,7 +80,7 @@ def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, batch_size: int 
 
 
 def evaluate(
-    model: nn.Module, dataset: Dataset, split: Split, rows: Sequence[int] | np.ndarray | None = None
+    model: nn.Module, dataset: Dataset, split: Split, rows: Sequence[int] | np.ndarray | Tensor | None = None
 ) -> dict[str, float]:
     """The metric set of the dataset's task on a split, or on some of its rows."""
     inputs, targets = split.inputs, split.targets

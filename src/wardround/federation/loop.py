@@ -1,168 +1,328 @@
-"""One federation in one process: a round after the other, any rule, any attack, any engine.
+"""One federation: the server's state, and the one place where the order of a round is written down.
 
-The loop knows the contracts of the other rooms and none of their members. It is both halves of a round, the
-server's and the clients', in one place.
+    choose ▸ check the privacy budget ▸ train (each client adds its own noise) ▸ attack ▸ seal ▸ validate and
+    aggregate ▸ apply ▸ evaluate ▸ record
+
+Noise comes before the attack: it is part of what an honest client does before anything leaves it, so an attacker that
+sees other clients' updates sees them with their noise, and is not bound to add any to its own. Encryption comes
+last, after the attack: an attacker encrypts what it has made up.
+
+Where the clients are, in this process or behind a network, is not known here: the loop *has* a `Clients`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from wardround.aggregators.base import Aggregator
-from wardround.attacks.base import Defence
 from wardround.attacks.campaign import Campaign
-from wardround.datasets.base import Dataset
-from wardround.datasets.partition import Assignment
-from wardround.federation.client_half import ClientHalf, objective_of
-from wardround.federation.rounds import RoundResult, Schedule, peak_memory_mb, timed
-from wardround.federation.server_half import ServerHalf
-from wardround.privacy.params import PrivacyParams
+from wardround.errors import ConfigError, WardroundError
+from wardround.federation.clients import Clients, Evaluation, Received, TooFewReplies, TrainOrder
+from wardround.federation.evaluation import Evaluator
+from wardround.federation.practice_ground import Server
+from wardround.federation.schedule import Schedule, peak_memory_mb, timed
+from wardround.federation.server_data import ServerData
+from wardround.privacy.accounting import Release
 from wardround.privacy.protection import Protection
-from wardround.randomness import numpy_generator
-from wardround.training.base import ClientData, Trainer, TrainingParams
-from wardround.updates import Aggregation, Updates
+from wardround.randomness import seed_for
+from wardround.records import ClientRecord, LeftOut, RoundRecord
+from wardround.training.base import ClientTask, Trainer, TrainingParams, learning_rate
+from wardround.training.dp_sgd import poisson_steps
+from wardround.updates import Aggregation, Layout, Updates
 
-__all__ = ["Federation", "RoundResult", "Schedule", "client_data", "objective_of", "participants"]
+__all__ = ["Federation"]
 
-
-def client_data(dataset: Dataset, assignment: Assignment) -> dict[str, ClientData]:
-    """Each client's share of the training split."""
-    return {
-        client: ClientData(dataset.train.inputs, torch.from_numpy(rows), dataset.train.targets[rows])
-        for client, rows in zip(assignment.clients, assignment.train, strict=True)
-    }
+ROOT = "server-root"
+"""The name under which the server trains on its own samples."""
 
 
-def participants(clients: tuple[str, ...], per_round: int, seed: int, round: int) -> tuple[str, ...]:
-    """Who takes part in a round: `per_round` of the clients, drawn from the seed."""
-    if per_round >= len(clients):
-        return clients
-    rng = numpy_generator(seed, "participation", round)
-    return tuple(clients[i] for i in sorted(rng.permutation(len(clients))[:per_round]))
+def nobody() -> dict[str, str]:
+    """No client is in quarantine."""
+    return {}
 
 
-class Federation(ServerHalf, ClientHalf):
-    """The state of a run and the one step it is made of."""
+class Federation:
+    """The server's state of a run, and the one step it is made of."""
 
     def __init__(
         self,
-        dataset: Dataset,
-        assignment: Assignment,
+        clients: Clients,
         model: nn.Module,
         rule: Aggregator,
-        campaign: Campaign,
-        trainer: Trainer,
         training: TrainingParams,
         schedule: Schedule,
-        privacy: PrivacyParams | None = None,
+        protection: Protection,
+        campaign: Campaign,
+        trainer: Trainer | None = None,
+        server_data: ServerData | None = None,
+        evaluator: Evaluator | None = None,
+        quarantined: Callable[[], Mapping[str, str]] = nobody,
     ) -> None:
-        self.dataset, self.assignment = dataset, assignment
-        self.clients = assignment.clients
-        campaign.check(self.clients)
-        self.per_round = max(1, math.floor(schedule.participation * len(self.clients) + 0.5))
-        rule.check(self.per_round)
-        data = client_data(dataset, assignment)
-        ClientHalf.__init__(self, dataset, data, campaign, trainer, training, schedule.rounds, schedule.seed)
-        ServerHalf.__init__(self, dataset, model, rule, campaign, trainer, training, schedule)
-        self.protection = Protection(
-            privacy or PrivacyParams(), rule, self.clients, self.layout.size, schedule.seed
-        )
-        self.protection.check_cohort(self.per_round)
+        """Put a federation together from its parts.
 
-    def step(self, round: int) -> RoundResult:
-        """One round: the model moves on by one aggregated update."""
-        seconds: dict[str, float] = {}
-        chosen = self._participants(round)
-        samples = {client: len(self.data[client]) for client in chosen}
-        releases = self.protection.releases(samples, self.training.batch_size, self.training.epochs)
-        self.protection.before(round, releases)
-        with timed(seconds, "train"):
-            matrix, loss, root_update = self._train(chosen, round)
-            matrix = self.protection.noise(matrix, chosen, round)
-        with timed(seconds, "attack"):
-            matrix, metrics = self.campaign.strike(
-                matrix,
-                chosen,
-                {"loss": loss},
-                round,
-                self.weights,
-                self.previous_weights,
-                total_clients=len(self.clients),
-                defence=self._defence(matrix, chosen, loss, round, root_update),
-            )
-        updates = self._updates(matrix, chosen, metrics)
-        with timed(seconds, "aggregate"):
-            result = self.protection.aggregate(
-                updates, round, lambda sent: self._aggregate(self.rule, sent, round, root_update)
-            )
-        told = self._settle(round, updates, result, seconds)
-        told.privacy = self.protection.after(chosen, releases)
-        with timed(seconds, "evaluate"):
-            if self.schedule.evaluates(round):
-                self._judge(told)
-        told.memory_mb = peak_memory_mb()
-        return told
+        Args:
+            clients: who trains, wherever they are.
+            model: the network; its weights are the initial global model.
+            rule: aggregates the updates.
+            training: how clients, and the server on its root data, train locally.
+            schedule: rounds, participation, evaluation, seed.
+            protection: budget and encryption.
+            campaign: who attacks and when: the ground truth for the record, never looked at by the rule.
+            trainer: trains on the server's own samples, where the rule needs that.
+            server_data: the server's own samples; None where it has none.
+            evaluator: measures the model on them; None where only the clients can.
+            quarantined: asked every round: client → why it is not to be asked.
+        """
+        self.clients, self.model, self.rule = clients, model, rule
+        self.training, self.schedule, self.protection = training, schedule, protection
+        self.campaign, self.trainer, self.quarantined = campaign, trainer, quarantined
+        self.server_data, self.evaluator = server_data, evaluator
+        self.layout = Layout.of(model)
+        self.weights = self.layout.flatten(model.state_dict()).clone()
+        self.previous_weights: Tensor | None = None
+        self.practice_ground = self._practice_ground()
 
-    def _updates(self, matrix: Tensor, chosen: tuple[str, ...], metrics: dict[str, Tensor]) -> Updates:
-        return Updates(matrix, chosen, [len(self.data[c]) for c in chosen], metrics, self.layout)
-
-    def _defence(
-        self, matrix: Tensor, chosen: tuple[str, ...], loss: Tensor, round: int, root: Tensor | None
-    ) -> Defence | None:
-        """What an attacker that knows the defender may ask: the round's result, were these rows sent."""
-        if not self.campaign.attack.knows_defence:
+    def _practice_ground(self) -> Server | None:
+        """The server's own tools, for a rule that asks for them."""
+        if not self.rule.needs_server:
             return None
-        byzantine = [i for i, client in enumerate(chosen) if client in self.campaign.byzantine]
+        data = self.server_data
+        if data is None or data.root is None or self.trainer is None:
+            raise ConfigError(f"{self.rule.name} practises on root data, but does not ask for any")
+        return Server(
+            data.dataset,
+            data.root,
+            data.validation_rows,
+            self.model,
+            self.trainer,
+            self.training,
+            self.schedule.rounds,
+            self.schedule.seed,
+            self.rule.practice_attacks,
+            self._prox_mu,
+            self.rule.client_policy.local_batch_norm,
+        )
 
-        def answer(crafted: Tensor) -> Aggregation:
-            rows = matrix.clone()
-            rows[byzantine] = crafted.to(rows.dtype)
+    @property
+    def _prox_mu(self) -> float:
+        asked = self.rule.client_policy.prox_mu
+        return self.training.prox_mu if asked is None else asked
+
+    def step(self, round: int) -> RoundRecord:
+        """One round; tried again while too few clients reply, as long as the clients are willing to wait."""
+        attempt = 1
+        while True:
+            try:
+                return self._round(round)
+            except TooFewReplies as few:
+                self.clients.wait_for_retry(round, attempt, str(few))
+                attempt += 1
+
+    def _round(self, round: int) -> RoundRecord:
+        seconds: dict[str, float] = {}
+        quarantined = self.quarantined()
+        chosen = self.clients.choose(round, quarantined)
+        releases = self._releases(chosen)
+        self.protection.check_budget(round, releases)
+        with timed(seconds, "train"):
+            root_update = self._train_root(round)
+        received = self.clients.train(self._order(round, chosen, root_update))
+        for phase, taken in received.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + taken
+        with timed(seconds, "aggregate"):
+            result = self._aggregate(received, round, root_update)
+        self._apply(result)
+        privacy = self.protection.book(chosen, releases)
+        with timed(seconds, "evaluate"):
+            evaluation = self._evaluate(round) if self.schedule.evaluates(round) else Evaluation()
+        left_out = self._left_out(result, received, quarantined)
+        return RoundRecord(
+            round,
+            seconds,
+            evaluation.metrics,
+            evaluation.validation,
+            evaluation.per_client,
+            result.skipped,
+            left_out,
+            privacy,
+            peak_memory_mb(),
+            self._client_records(round, received.updates, result, left_out),
+        )
+
+    def _releases(self, chosen: Mapping[str, int]) -> dict[str, Release]:
+        """What the round releases of each client, given how many samples it has and how it trains."""
+        size, epochs = self.training.batch_size, self.training.epochs
+        return self.protection.releases(chosen, lambda samples: poisson_steps(samples, size, epochs))
+
+    def _train_root(self, round: int) -> Tensor | None:
+        """The server's own update, where the rule needs it."""
+        if not self.rule.needs_root_update or self.server_data is None or self.trainer is None:
+            return None
+        assert self.server_data.root is not None  # the rule asked for it
+        task = ClientTask(ROOT, self.server_data.root, seed_for(self.schedule.seed, "train", round, ROOT))
+        lr = learning_rate(self.training, round, self.schedule.rounds)
+        return self.trainer.train(self.weights, [task], lr, self._prox_mu).matrix[0]
+
+    def _order(self, round: int, chosen: Mapping[str, int], root_update: Tensor | None) -> TrainOrder:
+        def try_rule(updates: Updates) -> Aggregation:
             rule = copy.deepcopy(self.rule)  # asking must not teach the real rule anything
-            return self._aggregate(rule, self._updates(rows, chosen, {"loss": loss}), round, root)
+            return self._ask(rule, updates, round, root_update)
 
-        return answer
+        def minimum_updates(replies: int) -> int:
+            return max(self.rule.minimum_clients(replies), self.protection.minimum_updates)
 
-    def _participants(self, round: int) -> tuple[str, ...]:
-        return participants(self.clients, self.per_round, self.schedule.seed, round)
+        return TrainOrder(
+            round,
+            chosen,
+            self.weights,
+            self.previous_weights,
+            self.rule.client_policy,
+            minimum_updates,
+            self.protection.session_for(round),
+            try_rule,
+        )
 
-    def _train(self, chosen: tuple[str, ...], round: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        root = self.root_tasks(round)
-        matrix, loss = self.train_clients(chosen, round, self.rule.client_policy, root)
-        own = matrix[-1] if root else None
-        return matrix[: len(chosen)], loss[: len(chosen)], own
+    def _ask(self, rule: Aggregator, updates: Updates, round: int, root_update: Tensor | None) -> Aggregation:
+        practice = None if self.practice_ground is None else self.practice_ground.at(self.weights)
+        return rule.aggregate(updates, round, self.weights, root_update, practice)
 
-    def _judge(self, told: RoundResult, weights: Tensor | None = None) -> None:
-        if self.local_batch_norm:
-            told.per_client = {
-                client: self._evaluate(self._start_of(client), self.dataset.test, rows)
-                for client, rows in zip(self.clients, self.assignment.test, strict=True)
-            }
-            weights = self.weights.clone()
-            weights[self.layout.batch_norm_mask] = torch.stack([*self.local_batch_norm.values()]).mean(0)
-        elif told.round == self.schedule.rounds:
-            told.per_client = {
-                client: self._evaluate(self.weights, self.dataset.test, rows)
-                for client, rows in zip(self.clients, self.assignment.test, strict=True)
-            }
-        super()._judge(told, weights)
+    def _aggregate(self, received: Received, round: int, root_update: Tensor | None) -> Aggregation:
+        updates = received.updates
+        if received.sealed is None:
+            result = self._ask(self.rule, updates, round, root_update)
+        else:
+            try:
+                result = self.protection.open(
+                    updates, received.sealed, round, self.layout.size, self.weights.dtype
+                )
+            except WardroundError as error:  # the steward cannot be reached: it may be back in a while
+                raise TooFewReplies(str(error)) from None
+        for client, reason in received.problems.items():
+            if client in result.dropped:
+                result.dropped[client] = reason
+        return result
+
+    def _apply(self, result: Aggregation) -> None:
+        """Move the global model by the aggregated update."""
+        self.previous_weights = self.weights
+        if result.skipped is None:
+            self.weights = self.weights + self.schedule.server_lr * result.delta.to(self.weights.dtype)
+
+    def _evaluate(self, round: int) -> Evaluation:
+        """By the server's own data; by the clients' where it has none, or where BatchNorm stays with them.
+
+        After the last round the clients say how good the model is for each of them.
+        """
+        local_batch_norm = self.rule.client_policy.local_batch_norm
+        if self.evaluator is None or local_batch_norm:
+            return self.clients.evaluate(round, self.weights)
+        last = round == self.schedule.rounds
+        per_client = self.clients.evaluate(round, self.weights).per_client if last else None
+        metrics, validation = self.evaluator.measure(self.weights)
+        return Evaluation(metrics, validation, per_client)
+
+    def _left_out(
+        self, result: Aggregation, received: Received, quarantined: Mapping[str, str]
+    ) -> dict[str, LeftOut]:
+        left_out = {client: LeftOut("dropped", reason) for client, reason in result.dropped.items()}
+        left_out |= {client: LeftOut("absent", reason) for client, reason in received.absent.items()}
+        # A client that never took part has no line: it was set aside before it joined.
+        known = {
+            client: why for client, why in quarantined.items() if self.clients.samples(client) is not None
+        }
+        return left_out | {client: LeftOut("quarantined", why) for client, why in sorted(known.items())}
+
+    def _client_records(
+        self, round: int, updates: Updates, result: Aggregation, left_out: Mapping[str, LeftOut]
+    ) -> list[ClientRecord]:
+        """One record per client that sent something, then one for everybody else who was left out."""
+
+        def column(values: Tensor | None) -> list[Any]:
+            return [None] * len(updates) if values is None else values.tolist()
+
+        own = {name: values.tolist() for name, values in result.columns.items()}
+        if "norm" not in own and not self.protection.encrypted:  # else nobody may know it
+            own["norm"] = updates.norms.tolist()
+        own |= {f"reported_{name}": values.tolist() for name, values in updates.metrics.items()}
+        values = zip(
+            updates.num_samples.tolist(),
+            column(result.weights),
+            column(result.scores),
+            column(result.flags),
+            strict=True,
+        )
+        records = [
+            self._client_record(
+                round,
+                client,
+                left_out.get(client),
+                int(samples) if math.isfinite(samples) else samples,
+                weight,
+                score,
+                flag,
+                {name: column[row] for name, column in own.items()},
+            )
+            for row, (client, (samples, weight, score, flag)) in enumerate(
+                zip(updates.clients, values, strict=True)
+            )
+        ]
+        replied = set(updates.clients)
+        return records + [
+            self._client_record(
+                round,
+                client,
+                why,
+                self.clients.samples(client),
+                0.0 if why.status == "quarantined" else None,
+            )
+            for client, why in left_out.items()
+            if client not in replied
+        ]
+
+    def _client_record(
+        self,
+        round: int,
+        client: str,
+        left_out: LeftOut | None,
+        num_samples: float | None,
+        weight: float | None = None,
+        score: float | None = None,
+        flag: bool | None = None,
+        columns: Mapping[str, float | None] | None = None,
+    ) -> ClientRecord:
+        byzantine = client in self.campaign.byzantine
+        return ClientRecord(
+            round,
+            client,
+            "ok" if left_out is None else left_out.status,
+            None if left_out is None else left_out.reason,
+            byzantine,
+            byzantine and self.campaign.active(round),
+            num_samples,
+            weight,
+            score,
+            flag,
+            columns or {},
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later round depends on."""
+        """All that a later round depends on. Random draws are named by (seed, round, client): they need no state."""
         return {
-            **self.server_state(),
-            "local_batch_norm": dict(self.local_batch_norm),
-            "attack": self.campaign.state_dict(),
+            "weights": self.weights,
+            "previous_weights": self.previous_weights,
+            "rule": self.rule.state_dict(),
+            "clients": self.clients.state_dict(),
             "privacy": self.protection.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the round whose state this is."""
-        self.load_server_state(state)
-        self.local_batch_norm = dict(state["local_batch_norm"])
-        self.campaign.load_state_dict(state["attack"])
-        self.protection.load_state_dict(state.get("privacy", {}))
+        """Continue after the round whose state this is."""
+        self.weights, self.previous_weights = state["weights"], state["previous_weights"]
+        self.rule.load_state_dict(state["rule"])
+        self.clients.load_state_dict(state["clients"])
+        self.protection.load_state_dict(state["privacy"])

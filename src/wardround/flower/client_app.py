@@ -76,7 +76,7 @@ def _from_file(path: str) -> Hospital:
     from wardround.flower.config import load_hospital
     from wardround.flower.hospital.hospital import Hospital
 
-    return Hospital(load_hospital(Path(path)))
+    return Hospital.from_config(load_hospital(Path(path)))
 
 
 @lru_cache(maxsize=1024)

@@ -25,7 +25,7 @@ from wardround import aggregators
 from wardround.errors import ConfigError, WardroundError
 from wardround.flower.messages import SAMPLES, Note
 from wardround.flower.server.broker import Reply
-from wardround.flower.server.replies import Answers
+from wardround.flower.server.replies import Replies
 from wardround.updates import Aggregation, Layout
 
 __all__ = ["RuleStrategy"]
@@ -125,7 +125,7 @@ class RuleStrategy(Strategy):
         if not contents or not self._arrays:
             return None, None
         layout, start = _flatten(self._arrays)
-        answers = Answers(list(contents), layout.size, start.dtype)
+        answers = Replies(list(contents), layout.size, start.dtype)
         for client, content in contents.items():
             answers.take(client, self._note(content, layout, start))
         answers.close([], 0.0, SAMPLE_CAP)
@@ -195,7 +195,7 @@ class RuleStrategy(Strategy):
         update = (torch.from_numpy(flat) - start.double()).to(start.dtype).numpy()
         return Note({}, report, {"update": update})
 
-    def _aggregate(self, round: int, answers: Answers, layout: Layout, start: torch.Tensor) -> Aggregation:
+    def _aggregate(self, round: int, answers: Replies, layout: Layout, start: torch.Tensor) -> Aggregation:
         root = None
         if self.root_fn is not None:
             root_layout, trained = _flatten(self.root_fn(round, self._arrays))
@@ -204,7 +204,7 @@ class RuleStrategy(Strategy):
             root = trained - start
         return self.rule.aggregate(answers.updates(layout), round, start, root)
 
-    def _record(self, round: int, answers: Answers, result: Aggregation) -> None:
+    def _record(self, round: int, answers: Replies, result: Aggregation) -> None:
         clients = answers.answered
         for row, client in enumerate(clients):
             columns = {"weight": result.weights, "score": result.scores, "flag": result.flags}
@@ -220,7 +220,7 @@ class RuleStrategy(Strategy):
                 log(INFO, "round %s: without %s (%s)", round, client, answers.problems[client])
 
     def _metrics(
-        self, contents: Mapping[str, RecordDict], answers: Answers, result: Aggregation
+        self, contents: Mapping[str, RecordDict], answers: Replies, result: Aggregation
     ) -> MetricRecord | None:
         """Return the mean of the clients' metrics by the rule's weights (equal ones if it has none)."""
         clients = answers.answered

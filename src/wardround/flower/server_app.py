@@ -1,4 +1,4 @@
-"""The federation's server app: reads `fed.yaml`, then coordinates.
+"""The federation's server app: reads `fed.yaml`, then runs all rounds.
 
 Run configuration: `config`, the path of `fed.yaml`, or `config-text`, its text; `out`, the folder of the runs.
 """
@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from wardround.flower.config import given
-from wardround.flower.server.coordinator import coordinate
+from wardround.flower.server.run import run_federation
 from wardround.records import RoundRecord
 
 __all__ = ["app"]
@@ -26,13 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     """All rounds."""
     run = context.run_config
     config = given(str(run.get("config", "")), str(run.get("config-text", "")))
-    folder = coordinate(config, grid, Path(str(run.get("out", "runs"))), _log)
+    folder = run_federation(config, grid, Path(str(run.get("out", "runs"))), _log)
     log(INFO, "finished: %s", folder.path)
 
 
 def _log(record: RoundRecord) -> None:
-    metrics = (record.metrics or {}).items()
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics if value is not None)
+    measured = (record.metrics or {}).items()
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in measured if value is not None)
     log(INFO, "round %s: %s", record.round, record.skipped or figures or "done")
     for client, left_out in record.left_out.items():
         log(INFO, "round %s: without %s (%s)", record.round, client, left_out.reason)

@@ -13,8 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from wardround.errors import ConfigError, require
 from wardround.flower.client_app import answer
 from wardround.flower.config import FederationConfig
-from wardround.flower.server.coordinator import Listener, coordinate
+from wardround.flower.server.run import run_federation
 from wardround.runs.folder import RunFolder
+from wardround.runs.runner import Listener
 
 __all__ = ["simulate"]
 
@@ -45,7 +46,7 @@ def simulate(
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        coordinate(config, grid, out, listen)
+        run_federation(config, grid, out, listen)
 
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wardround.randomness import numpy_generator, torch_generator
 
-__all__ = ["ProfileNoise", "analytic_sigma", "classical_sigma", "clip_and_noise", "poisson_steps"]
+__all__ = ["ProfileNoise", "analytic_sigma", "classical_sigma", "clip_and_noise"]
 
 
 def classical_sigma(epsilon: float, delta: float) -> float:
@@ -65,15 +65,6 @@ def clip_and_noise(row: Tensor, clip: float, sigma: float, seed: int, round: int
     generator = torch_generator(seed, "dp", round, client)
     noise = torch.randn(row.shape, generator=generator, dtype=row.dtype)
     return scaled + noise * (sigma * clip)
-
-
-def poisson_steps(samples: int, batch_size: int, epochs: int) -> tuple[float, int]:
-    """Sampling rate and number of steps of one round of DP-SGD: on average as many samples as ordinary epochs.
-
-    >>> poisson_steps(100, 32, 2)
-    (0.32, 8)
-    """
-    return min(1.0, batch_size / samples), epochs * math.ceil(samples / batch_size)
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,60 @@
-"""What stands between the clients' rows and the rule: noise, encryption, accounting.
+"""The server's side of a run's privacy: the budget, the connection to the steward, and opening what clients sealed.
 
-The loop hands over one round's updates and gets one round's result; how they were protected on the way is
-decided here. Rows are encrypted client by client as the clients would; the rule, which is the server's, is
-handed ids, sample counts, reported metrics and whatever scalars the steward opened, and never a row.
+The loop hands over what clients sent and gets the round's result. Of encrypted updates the rule, which is the
+server's, is handed ids, sample counts, reported metrics and whatever scalars the steward opened, and never a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from wardround.aggregators.base import Aggregator
-from wardround.aggregators.caac import Caac
 from wardround.errors import ConfigError
 from wardround.privacy.accounting import Ledger, Release
-from wardround.privacy.dp import ProfileNoise, clip_and_noise, poisson_steps
+from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.channel import Channel
-from wardround.privacy.encryption.ciphers import PublicSide
-from wardround.privacy.encryption.refusals import Refused, Unsealable
+from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.sealing import Sealed, Sealer
 from wardround.privacy.encryption.steward import DEPOSITS, Deposit
 from wardround.privacy.params import PrivacyParams
-from wardround.updates import Aggregation, Updates, drop_malformed
+from wardround.updates import Aggregation, Updates
 
-__all__ = ["Protection"]
+__all__ = ["Protection", "Sealed", "without_rows"]
 
-InTheClear = Callable[[Updates], Aggregation]
-Sealed = bytes | Deposit
-"""What a client sends in an encrypted mode: a padded ciphertext, or a signed one."""
+Blur = Callable[[Tensor, Tensor, int, tuple[str, ...]], tuple[Tensor, Tensor]]
 
 
-class _NotTheirs(Exception):
+class Rule(Protocol):
+    """What is asked of a rule whose weights depend on reports alone."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sees(self) -> str: ...
+
+    def aggregate(self, updates: Updates, round: int = 1) -> Aggregation: ...
+
+    def on_dropped(self, dropped: dict[str, str]) -> None: ...
+
+
+class ScalarRule(Protocol):
+    """What is asked of a rule whose weights depend on each update's norm and its cosine to the last aggregate."""
+
+    blur: Blur | None
+
+    def weigh(self, reports: Updates, norms: Tensor, cosines: Tensor) -> Aggregation: ...
+
+    def coefficients(self, result: Aggregation) -> Tensor: ...
+
+    def remember(self, delta: Tensor) -> None: ...
+
+
+class _ForgedDeposit(Exception):
     """A deposit that its client did not sign."""
 
     def __init__(self, client: str, reason: str) -> None:
@@ -46,12 +67,12 @@ class Protection:
     def __init__(
         self,
         params: PrivacyParams,
-        rule: Aggregator,
+        rule: Rule,
         clients: tuple[str, ...] | None,
         dimension: int,
         seed: int,
     ) -> None:
-        """`clients` are those that are played here; None where each is at home and seals its own updates."""
+        """`clients` are those that are played in this process; None where each seals its own updates elsewhere."""
         self.params, self.rule, self.seed = params, rule, seed
         problem = params.why_not(rule)
         if problem is not None:
@@ -62,12 +83,16 @@ class Protection:
         if params.profile_noise is not None:
             self.profile_ledger = Ledger(params.profile_noise.delta)
             if params.mode == "plaintext":
-                assert isinstance(rule, Caac)
-                rule.blur = partial(_blur, params.profile_noise.noise(), seed)
+                self._scalar_rule.blur = partial(_blur, params.profile_noise.noise(), seed)
         self.channel = None
+        self._used_session: tuple[str, int] | None = None
         if params.mode != "plaintext":
             self.channel = Channel(params, clients)
             self.channel.public.check(dimension, len(clients or ()))
+
+    @property
+    def _scalar_rule(self) -> ScalarRule:
+        return cast(ScalarRule, self.rule)  # the mode was checked: the rule works on scalars
 
     def check_cohort(self, per_round: int) -> None:
         """Raise before any work is done if no round could ever be opened."""
@@ -78,87 +103,69 @@ class Protection:
             )
 
     @property
-    def sealed(self) -> bool:
+    def encrypted(self) -> bool:
         """Do clients encrypt what they send?"""
         return self.channel is not None
 
-    def begin_again(self) -> None:
-        """A new session with the steward that goes on from this one: a round is tried once in a session."""
-        if self.channel is not None:
-            self.channel.session = self.channel.steward.begin(after=self.channel.session)
+    @property
+    def minimum_updates(self) -> int:
+        """Usable updates that a round needs whatever the rule needs."""
+        return self.params.min_cohort if self.encrypted else 1
 
-    def before(self, round: int, releases: dict[str, Release]) -> None:
-        """Stop here if the round would overspend the budget."""
+    def sealers(self) -> dict[str, Sealer]:
+        """Client → what encrypts its updates, for clients that are played in this process."""
+        return {} if self.channel is None else self.channel.sealers()
+
+    def session_for(self, round: int) -> str | None:
+        """The steward's session for this round: a new one, if a round that is tried again has used the present one."""
+        if self.channel is None:
+            return None
+        if self._used_session == (self.channel.session, round):
+            self.channel.session = self.channel.steward.begin(after=self.channel.session)
+        self._used_session = (self.channel.session, round)
+        return self.channel.session
+
+    def check_budget(self, round: int, releases: dict[str, Release]) -> None:
+        """Raise BudgetSpent if the round would overspend the budget."""
         if self.ledger is not None:
             self.ledger.check(releases, round)
 
-    def after(self, clients: tuple[str, ...], releases: dict[str, Release]) -> dict[str, float] | None:
-        """Book the round; what is told of it."""
-        told: dict[str, float] = {}
+    def book(self, clients: Iterable[str], releases: dict[str, Release]) -> dict[str, float] | None:
+        """Add the round to what has been spent; returns the totals, None without differential privacy."""
+        spent: dict[str, float] = {}
         if self.ledger is not None:
             self.ledger.spend(releases)
-            told |= {"epsilon": self.ledger.epsilon(), "delta": self.ledger.delta}
+            spent |= {"epsilon": self.ledger.epsilon(), "delta": self.ledger.delta}
         if self.profile_ledger is not None:
             assert self.params.profile_noise is not None
             once = (self.params.profile_noise.noise().multiplier, 1.0, 1)
             self.profile_ledger.spend(dict.fromkeys(clients, once))
-            told |= {
+            spent |= {
                 "profile_epsilon": self.profile_ledger.epsilon(),
                 "profile_delta": self.profile_ledger.delta,
             }
-        return told or None
+        return spent or None
 
-    def noise(self, matrix: Tensor, clients: tuple[str, ...], round: int) -> Tensor:
-        """Each client clips its update and adds its noise before anyone else sees it."""
-        dp = self.params.dp
-        if dp is None or dp.unit != "client":
-            return matrix
-        multiplier = dp.multiplier
-        return torch.stack(
-            [
-                clip_and_noise(row, dp.clip, multiplier, self.seed, round, client)
-                for row, client in zip(matrix, clients, strict=True)
-            ]
-        )
+    def releases(
+        self, samples: Mapping[str, int], steps: Callable[[int], tuple[float, int]]
+    ) -> dict[str, Release]:
+        """What a round releases of each client.
 
-    def releases(self, samples: Mapping[str, int], batch_size: int, epochs: int) -> dict[str, Release]:
-        """What a round releases of each client, given how many samples it has and how it trains."""
+        Args:
+            samples: client → number of samples.
+            steps: number of samples → sampling rate and number of steps of DP-SGD.
+        """
         dp = self.params.dp
         if dp is None:
             return {}
         if dp.unit == "client":
             return dict.fromkeys(samples, (dp.multiplier, 1.0, 1))
-        return {
-            client: (dp.multiplier, *poisson_steps(count, batch_size, epochs))
-            for client, count in samples.items()
-        }
+        return {client: (dp.multiplier, *steps(count)) for client, count in samples.items()}
 
-    def aggregate(self, updates: Updates, round: int, in_the_clear: InTheClear) -> Aggregation:
-        """One round's result; `in_the_clear` is how the loop would ask the rule itself."""
-        if self.channel is None:
-            return in_the_clear(updates)
-        guarded = drop_malformed(updates)
-        kept, dropped = guarded.updates, dict(guarded.dropped)
-        unfit = {client: reason for client, reason in _unfit(self.channel.public, kept).items() if reason}
-        fit = [row for row, client in enumerate(kept.clients) if client not in unfit]
-        if unfit:
-            kept, dropped = kept.select(fit), dropped | unfit
-        rows = dict(zip(kept.clients, kept.matrix, strict=True))
-        channel, deposits = self.channel, self.params.mode == DEPOSITS
-
-        def seal(client: str) -> Sealed:
-            deposit = channel.deposit if deposits else channel.encrypt_padded
-            return deposit(client, rows[client], round)
-
-        result = self._opened(kept, round, seal, dropped, updates.dimension, updates.matrix.dtype)
-        result = result.spread(guarded.rows[fit], len(updates))
-        result.dropped = dropped
-        return result
-
-    def aggregate_sealed(
+    def open(
         self, reports: Updates, sealed: Mapping[str, Sealed], round: int, dimension: int, dtype: torch.dtype
     ) -> Aggregation:
-        """One round's result from what clients sealed themselves; the reports' matrix is not looked at.
+        """One round's result from encrypted updates; the reports' matrix is not looked at.
 
         A client that sealed nothing, or nothing that can be read, is dropped; so is one whose deposit the steward
         says is not its own.
@@ -167,12 +174,10 @@ class Protection:
         while True:
             rows = [row for row, client in enumerate(reports.clients) if client not in dropped]
             try:
-                result = self._opened(
-                    reports.select(rows), round, sealed.__getitem__, dropped, dimension, dtype
-                )
+                result = self._opened(reports.select(rows), round, sealed, dropped, dimension, dtype)
                 break
-            except _NotTheirs as culprit:
-                dropped[culprit.client] = culprit.reason
+            except _ForgedDeposit as forged:
+                dropped[forged.client] = forged.reason
             except Exception as error:
                 broken = self._unreadable(sealed, [reports.clients[row] for row in rows])
                 if not broken:
@@ -198,16 +203,16 @@ class Protection:
 
     def _opened(
         self,
-        kept: Updates,
+        reports: Updates,
         round: int,
-        seal: Callable[[str], Sealed],
+        sealed: Mapping[str, Sealed],
         dropped: dict[str, str],
         dimension: int,
         dtype: torch.dtype,
     ) -> Aggregation:
         if dropped:
             self.rule.on_dropped(dropped)
-        reports = _without_rows(kept)
+        reports = without_rows(reports)
         if len(reports) < self.params.min_cohort:
             return _skipped(
                 reports,
@@ -215,13 +220,13 @@ class Protection:
                 f"{len(reports)} updates could be encrypted; the steward opens sums of {self.params.min_cohort}",
             )
         weigh = self._weighed_by_scalars if self.params.mode == DEPOSITS else self._weighed_by_reports
-        return weigh(reports, round, seal, dimension, dtype)
+        return weigh(reports, round, sealed, dimension, dtype)
 
     def _weighed_by_reports(
         self,
         reports: Updates,
         round: int,
-        seal: Callable[[str], Sealed],
+        sealed: Mapping[str, Sealed],
         dimension: int,
         dtype: torch.dtype,
     ) -> Aggregation:
@@ -238,7 +243,7 @@ class Protection:
             for client, weight in zip(reports.clients, result.weights.tolist(), strict=True)
         }
         total = public.combine(
-            (_padded(seal(client)), coefficients[client])
+            (_padded(sealed[client]), coefficients[client])
             for client in reports.clients
             if coefficients[client]
         )
@@ -253,25 +258,24 @@ class Protection:
         self,
         reports: Updates,
         round: int,
-        seal: Callable[[str], Sealed],
+        sealed: Mapping[str, Sealed],
         dimension: int,
         dtype: torch.dtype,
     ) -> Aggregation:
-        """The steward opens each deposit's norm and cosine, the rule judges, the steward opens the sum."""
+        """The steward opens each deposit's norm and cosine, the rule weighs, the steward opens the sum."""
         assert self.channel is not None
-        assert isinstance(self.rule, Caac)
-        channel, rule = self.channel, self.rule
-        deposits = {client: _deposited(seal(client)) for client in reports.clients}
+        channel, rule = self.channel, self._scalar_rule
+        deposits = {client: _deposited(sealed[client]) for client in reports.clients}
         try:
             measured = channel.steward.measure(channel.session, round, deposits)
         except Refused as refusal:
             if refusal.client in deposits:
-                raise _NotTheirs(refusal.client, str(refusal)) from None
+                raise _ForgedDeposit(refusal.client, str(refusal)) from None
             return _skipped(reports, dimension, str(refusal))
         scalars = [measured[client] for client in reports.clients]
         norms = torch.tensor([pair.norm for pair in scalars], dtype=torch.float64)
         cosines = [1.0 if pair.cosine is None else pair.cosine for pair in scalars]
-        result = rule.judge(reports, norms, torch.tensor(cosines, dtype=torch.float64))
+        result = rule.weigh(reports, norms, torch.tensor(cosines, dtype=torch.float64))
         coefficients = {
             client: channel.public.exact(value)
             for client, value in zip(reports.clients, rule.coefficients(result).tolist(), strict=True)
@@ -285,13 +289,13 @@ class Protection:
         return result
 
     def record(self) -> dict[str, Any]:
-        """What is worth knowing beside the configuration."""
-        told: dict[str, Any] = {}
+        """What a run records of its privacy beside the configuration."""
+        record: dict[str, Any] = {}
         if self.params.dp is not None:
-            told["noise_multiplier"] = self.params.dp.multiplier
+            record["noise_multiplier"] = self.params.dp.multiplier
         if self.channel is not None:
-            told["steward"] = self.params.steward or "in this process"
-        return told
+            record["steward"] = self.params.steward or "in this process"
+        return record
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later round depends on."""
@@ -302,7 +306,7 @@ class Protection:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the round whose state this is."""
+        """Continue after the round whose state this is."""
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
         if self.profile_ledger is not None:
@@ -317,17 +321,6 @@ def _blur(
     return noise.blur_all(norms, cosines, seed, round, clients)
 
 
-def _unfit(public: PublicSide, updates: Updates) -> dict[str, str]:
-    """Client → why its row cannot be encrypted."""
-    found = {}
-    for client, row in zip(updates.clients, updates.matrix, strict=True):
-        try:
-            public.fits(row.double().numpy())
-        except Unsealable as reason:
-            found[client] = str(reason)
-    return found
-
-
 def _padded(sealed: Sealed) -> bytes:
     if isinstance(sealed, Deposit):
         raise TypeError("a deposit where a padded ciphertext belongs")
@@ -340,7 +333,7 @@ def _deposited(sealed: Sealed) -> Deposit:
     return sealed
 
 
-def _without_rows(updates: Updates) -> Updates:
+def without_rows(updates: Updates) -> Updates:
     """What the server sees of encrypted updates: who, how many samples, which reports."""
     return Updates(torch.zeros(len(updates), 1), updates.clients, updates.num_samples, dict(updates.metrics))
 

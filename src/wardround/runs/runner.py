@@ -1,4 +1,4 @@
-"""Run one experiment: build its parts from the configuration, go round by round, survive being killed."""
+"""Run one experiment: build its parts from the configuration, run its rounds, survive being killed."""
 
 from __future__ import annotations
 
@@ -7,101 +7,88 @@ import platform
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
 import wardround
-from wardround import aggregators, attacks, datasets, models, plugins
+from wardround import aggregators, attacks, datasets, plugins
 from wardround.datasets import Dataset, partition
 from wardround.datasets.partition import Assignment
-from wardround.federation.loop import Federation, RoundResult, Schedule, objective_of
+from wardround.federation.loop import Federation
+from wardround.federation.model_factory import build_model, build_trainer
+from wardround.federation.schedule import Schedule
+from wardround.federation.simulated import simulated_federation
 from wardround.privacy.encryption.refusals import BudgetSpent
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.records import SCHEMA_VERSION, RoundRecord
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
+from wardround.runs.quarantine import quarantined
 from wardround.runs.summary import summarize
 from wardround.threads import one_thread
 from wardround.training.base import Trainer
-from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
-from wardround.training.engines import make_trainer
 
 __all__ = [
+    "Listener",
     "build",
-    "campaign_of",
-    "class_counts",
-    "concluded",
-    "dataset_of",
-    "dealt",
+    "build_campaign",
+    "build_schedule",
+    "load_and_partition",
+    "load_dataset",
     "record",
-    "rounds",
     "run",
-    "schedule_of",
+    "run_rounds",
+    "summary_on_exit",
     "versions",
 ]
 
 Listener = Callable[[RoundRecord], None]
-
-
-class SteppingFederation(Protocol):
-    """What goes round by round and can be kept between two of them."""
-
-    def step(self, round: int) -> RoundResult: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
+"""Is handed the record of every finished round."""
 
 
 def build(config: RunConfig, workers: int | None = None) -> Federation:
-    """The federation that a configuration describes, before its first round.
+    """The simulation that a configuration describes, before its first round.
 
     `workers` bounds the processes that train; 1 where other runs use the other cores.
     """
-    dataset, assignment = dealt(config)
-    name, params = config.section("model")
-    model = models.build_seeded(
-        models.create(name, **params), dataset.input_shape, dataset.outputs, config.seed
+    dataset, assignment = load_and_partition(config)
+    dp, classes = config.privacy.dp, len(dataset.class_names)
+    model = build_model(config.model, dataset.input_shape, dataset.task.value, classes, config.seed, dp)
+    trainer: Trainer = build_trainer(
+        model, dataset, config.training, dp, config.engine, config.device, workers
     )
-    dp = config.privacy.dp
-    if dp is not None and dp.unit == "patient":
-        model = fit_for_patients(model, dp)
-        trainer: Trainer = PatientTrainer(model, objective_of(dataset), config.training, dp)
-    else:
-        trainer = make_trainer(
-            model, objective_of(dataset), config.training, config.engine, config.device, workers
-        )
     name, params = config.section("aggregator")
-    rule = aggregators.create(name, **params)
-    return Federation(
+    return simulated_federation(
         dataset,
         assignment,
         model,
-        rule,
-        campaign_of(config, assignment.clients),
+        aggregators.create(name, **params),
+        build_campaign(config, assignment.clients),
         trainer,
         config.training,
-        schedule_of(config),
+        build_schedule(config),
         config.privacy,
     )
 
 
-def dealt(config: RunConfig) -> tuple[Dataset, Assignment]:
+def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
     """The run's dataset, and who holds what of it."""
-    dataset = dataset_of(config)
+    dataset = load_dataset(config)
     name, params = config.section("partition")
     assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
     name_of = _names(config)
     return dataset, replace(assignment, clients=tuple(name_of(client) for client in assignment.clients))
 
 
-def dataset_of(config: RunConfig) -> Dataset:
+def load_dataset(config: RunConfig) -> Dataset:
     """The run's dataset, loaded."""
     return _dataset(json.dumps(config.plain()["dataset"]), config.seed)
 
 
-def campaign_of(config: RunConfig, clients: Sequence[str]) -> attacks.Campaign:
+def build_campaign(config: RunConfig, clients: Sequence[str]) -> attacks.Campaign:
     """Who attacks, when and how."""
     name, params = config.attack_parameters()
     window = config.window()
@@ -116,8 +103,8 @@ def campaign_of(config: RunConfig, clients: Sequence[str]) -> attacks.Campaign:
     return attacks.Campaign(attack, byzantine, window.start, window.end, config.seed)
 
 
-def schedule_of(config: RunConfig) -> Schedule:
-    """When what happens."""
+def build_schedule(config: RunConfig) -> Schedule:
+    """Rounds, participation and evaluation of the run."""
     return Schedule(
         config.rounds,
         config.participation,
@@ -142,54 +129,68 @@ def _dataset(section: str, seed: int) -> Dataset:
 def run(
     config: RunConfig, out: Path, listen: Listener | None = None, workers: int | None = None
 ) -> RunFolder:
-    """Run, or go on with, the experiment in `out/<run name>`. A finished run is left as it is."""
+    """Run or resume the experiment in `out/<run name>`. A finished run is left as it is."""
     folder = RunFolder(Path(out) / config.run_name)
-    summary = folder.summary()
-    if summary is not None and summary.finished:
+    finished = folder.summary()
+    if finished is not None and finished.finished:
         return folder
     # One thread: results must not depend on how many there are, and runs side by side use the cores better.
     with one_thread():
         federation = build(config, workers)  # nothing is written yet: a wrong configuration leaves no trace
+        federation.quarantined = partial(quarantined, folder.path)
+        assert federation.trainer is not None  # a simulation has one
         with folder.locked(), federation.trainer:
-            _go_on(config, folder, federation, listen)
+            _resume(config, folder, federation, listen)
     return folder
 
 
-def _go_on(config: RunConfig, folder: RunFolder, federation: Federation, listen: Listener | None) -> None:
+def _resume(config: RunConfig, folder: RunFolder, federation: Federation, listen: Listener | None) -> None:
     checkpoint = folder.read_checkpoint()
     done = 0
     if checkpoint is not None:
         federation.load_state_dict(checkpoint["federation"])
         done = checkpoint["round"]
     folder.cut_after(done)
-    folder.write_config({**config.plain(), RECORD: record(federation)})
-    federation.rule.warm_up(federation.per_round, federation.layout.size)  # or round 1 would wait for it
-    with concluded(folder):
-        rounds(federation, folder, done, config.rounds, listen)
+    clients = len(federation.clients.describe().clients)
+    per_round = federation.schedule.per_round(clients)
+    assert federation.trainer is not None
+    folder.write_config({**config.plain(), RECORD: record(federation, federation.trainer.engine, per_round)})
+    federation.rule.warm_up(per_round, federation.layout.size)  # or round 1 would wait for it
+    with summary_on_exit(folder):
+        run_rounds(federation, folder, done, config.rounds, listen)
 
 
-def rounds(
-    federation: SteppingFederation, folder: RunFolder, done: int, last: int, listen: Listener | None
+def run_rounds(
+    federation: Federation,
+    folder: RunFolder,
+    done: int,
+    last: int,
+    listen: Listener | None = None,
+    before_saving: Listener | None = None,
 ) -> None:
-    """All rounds after `done`, each on disk before the next begins."""
+    """Run all rounds after `done`, each on disk before the next begins."""
     for number in range(done + 1, last + 1):
-        record = RoundRecord(**vars(federation.step(number)))
-        folder.append(record)
+        result = federation.step(number)
+        if before_saving is not None:
+            before_saving(result)
+        folder.append(result)
         folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
         if listen is not None:
-            listen(record)
+            listen(result)
 
 
 @contextmanager
-def concluded(
+def summary_on_exit(
     folder: RunFolder,
     stops: tuple[type[Exception], ...] = (),
-    tell: Callable[[str, str | None], None] | None = None,
+    on_end: Callable[[str, str | None], None] | None = None,
 ) -> Iterator[None]:
     """Write the summary of the run that happens inside, however it ends.
 
-    `stops` are errors that stop a run which can go on later; of a spent budget nothing is raised. `tell` is told
-    how it ended.
+    Args:
+        folder: where the run is.
+        stops: errors that stop a run which can be resumed later. A spent budget stops it too, and raises nothing.
+        on_end: is handed the status and the reason at the end.
     """
     status: Literal["finished", "stopped", "failed"] = "failed"
     reason = None
@@ -209,27 +210,24 @@ def concluded(
         raise
     finally:
         folder.write_summary(summarize(folder.rounds(), folder.clients(), status, reason))
-        if tell is not None:
-            tell(status, reason)
+        if on_end is not None:
+            on_end(status, reason)
 
 
-def record(federation: Federation) -> dict[str, Any]:
-    """What is worth knowing of a run beside its configuration."""
-    campaign, assignment = federation.campaign, federation.assignment
-    targets = federation.dataset.train.targets
+def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any]:
+    """What a run records beside its configuration: versions, and its parts as they took effect."""
+    description = federation.clients.describe()
+    privacy = federation.protection.record()
     return {
         **versions(),
-        "engine": federation.trainer.engine,
+        "engine": engine,
         "model_parameters": federation.layout.size,
-        "aggregator": federation.rule.resolved(federation.per_round),
-        "attack": campaign.record(),
-        **({"privacy": protection} if (protection := federation.protection.record()) else {}),
-        "task": federation.dataset.task.value,
-        "class_names": list(federation.dataset.class_names),
-        "clients": {
-            client: class_counts(targets[rows], len(federation.dataset.class_names))
-            for client, rows in zip(assignment.clients, assignment.train, strict=True)
-        },
+        "aggregator": federation.rule.resolved(per_round),
+        "attack": federation.campaign.record(),
+        **({"privacy": privacy} if privacy else {}),
+        "task": description.task,
+        "class_names": list(description.class_names),
+        "clients": {client: list(counts) for client, counts in description.clients.items()},
     }
 
 
@@ -244,10 +242,3 @@ def versions() -> dict[str, Any]:
         "platform": platform.platform(),
         **({"installed_plugins": installed} if installed else {}),
     }
-
-
-def class_counts(targets: torch.Tensor, classes: int) -> list[int]:
-    """Samples a class; positives a finding for a multi-label task."""
-    if targets.ndim == 1:
-        return torch.bincount(targets, minlength=classes).tolist()
-    return targets.sum(0).int().tolist()

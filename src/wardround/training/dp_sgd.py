@@ -10,6 +10,7 @@ Abadi et al., "Deep Learning with Differential Privacy", CCS 2016.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -18,8 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from wardround.errors import ConfigError, require
-from wardround.privacy.dp import poisson_steps
-from wardround.privacy.params import DpParams
 from wardround.randomness import torch_generator
 from wardround.threads import one_thread
 from wardround.training.base import (
@@ -32,17 +31,29 @@ from wardround.training.base import (
 )
 from wardround.updates import Layout
 
-__all__ = ["PatientTrainer", "fit_for_patients"]
+__all__ = ["PatientTrainer", "fit_for_patients", "poisson_steps"]
 
 EVALUATED_AT_ONCE = 1024
 """Samples that go forward together where only their loss is wanted."""
 
 
-def fit_for_patients(model: nn.Module, dp: DpParams) -> nn.Module:
-    """The model as DP-SGD can train it, or an error that says what to change."""
+def poisson_steps(samples: int, batch_size: int, epochs: int) -> tuple[float, int]:
+    """Sampling rate and number of steps of one round of DP-SGD: on average as many samples as ordinary epochs.
+
+    >>> poisson_steps(100, 32, 2)
+    (0.32, 8)
+    """
+    return min(1.0, batch_size / samples), epochs * math.ceil(samples / batch_size)
+
+
+def fit_for_patients(model: nn.Module, group_norm: bool) -> nn.Module:
+    """The model as DP-SGD can train it, or an error that says what to change.
+
+    With `group_norm`, BatchNorm layers become GroupNorm.
+    """
     validator = require("opacus.validators", "privacy").ModuleValidator
     if has_batch_norm(model):
-        if not dp.group_norm:
+        if not group_norm:
             raise ConfigError(
                 "privacy.dp unit patient: BatchNorm mixes the patients of a batch, so no patient's gradient is its "
                 "own; set privacy.dp.group_norm=true (BatchNorm becomes GroupNorm) or take a model without"
@@ -60,8 +71,17 @@ class PatientTrainer(Trainer):
 
     engine: ClassVar[str] = "opacus"
 
-    def __init__(self, model: nn.Module, objective: Objective, params: TrainingParams, dp: DpParams) -> None:
-        self.objective, self.params, self.dp = objective, params, dp
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        params: TrainingParams,
+        clip: float,
+        noise_multiplier: float,
+    ) -> None:
+        """`clip`: the norm S that a sample's gradient is clipped to; `noise_multiplier`: z."""
+        self.objective, self.params = objective, params
+        self.clip, self.noise_multiplier = clip, noise_multiplier
         self.layout = Layout.of(model)
         opacus = require("opacus", "privacy")
         self.network: Any = opacus.GradSampleModule(copy.deepcopy(model).train())
@@ -134,8 +154,8 @@ class PatientTrainer(Trainer):
         )
         return self.private_optimizer(
             plain,
-            noise_multiplier=self.dp.multiplier,
-            max_grad_norm=self.dp.clip,
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.clip,
             expected_batch_size=batch,
             generator=noise,
         )

@@ -14,20 +14,20 @@ from wardround.flower.config import federation_from, hospital_from
 from wardround.flower.hospital.hospital import Hospital
 from wardround.flower.inline_grid import InlineGrid
 from wardround.flower.messages import HELLO, TRAIN, Note, from_records, pack, to_records, unpack
-from wardround.flower.server.coordinator import coordinate
-from wardround.flower.workshop import order_of
+from wardround.flower.orders import work_section
+from wardround.flower.server.run import run_federation
 from wardround.runs.audit import verify
 
 DATA = {"name": "synthetic", "samples": 200, "features": 6}
 
 
 def hospital(name="north", **values):
-    return Hospital(hospital_from({"name": name, "dataset": DATA, **values}))
+    return Hospital.from_config(hospital_from({"name": name, "dataset": DATA, **values}))
 
 
 def order(config, weights, round=1, **head):
     policy = {"prox_mu": None, "local_batch_norm": False}
-    told = {"kind": TRAIN, **order_of(config.run), "round": round, "clients": 4, "policy": policy}
+    told = {"kind": TRAIN, **work_section(config.run), "round": round, "clients": 4, "policy": policy}
     return Note({**told, **head}, {}, {"weights": weights})
 
 
@@ -59,7 +59,7 @@ def town_of(**odd):
 
 
 def test_a_server_without_data_asks_the_hospitals_how_good_the_model_is(tmp_path):
-    folder = coordinate(federation_from(FED), neighbours(town_of()), tmp_path)
+    folder = run_federation(federation_from(FED), neighbours(town_of()), tmp_path)
     for line in folder.rounds():
         assert set(line.per_client) == {"north", "east", "south", "west"}
         for name in ("auroc", "accuracy", "loss"):
@@ -77,7 +77,7 @@ def test_analysis_and_report_read_a_federation(tmp_path):
     from wardround.analysis.runs import load_runs
     from wardround.report.page import write_page
 
-    coordinate(federation_from(FED), neighbours(town_of()), tmp_path / "runs")
+    run_federation(federation_from(FED), neighbours(town_of()), tmp_path / "runs")
     assert len(load_runs([tmp_path / "runs"])) == 1
     write_page(load_runs([tmp_path / "runs"]), tmp_path / "report.html", "own")
     assert (tmp_path / "report.html").stat().st_size > 1000
@@ -85,7 +85,7 @@ def test_analysis_and_report_read_a_federation(tmp_path):
 
 def test_a_hospital_whose_data_look_different_is_refused_and_the_others_go_on(tmp_path):
     odd = {"dataset": {**DATA, "features": 7}}
-    folder = coordinate(federation_from(FED), neighbours(town_of(east=odd)), tmp_path)
+    folder = run_federation(federation_from(FED), neighbours(town_of(east=odd)), tmp_path)
     assert folder.summary().status == "finished"
     assert {line.client for line in folder.clients()} == {"north", "south", "west"}
     audit = [json.loads(line) for line in (folder.path / "audit.jsonl").read_text().splitlines()]
@@ -95,7 +95,7 @@ def test_a_hospital_whose_data_look_different_is_refused_and_the_others_go_on(tm
 
 def test_a_name_belongs_to_the_node_that_said_it_first(tmp_path):
     hospitals = [*town_of()[:3], hospital("north", seed=9)]
-    folder = coordinate(federation_from(FED), neighbours(hospitals), tmp_path)
+    folder = run_federation(federation_from(FED), neighbours(hospitals), tmp_path)
     audit = [json.loads(line) for line in (folder.path / "audit.jsonl").read_text().splitlines()]
     (refused,) = [event for event in audit if event["event"] == "refused"]
     assert (refused["client"], refused["node"]) == ("north", "node:5")
@@ -111,12 +111,13 @@ def imaging_hospital(part):
     def doubled(split):
         return replace(split, inputs=split.inputs.repeat_interleave(2, 2).repeat_interleave(2, 3))
 
-    data = one.local_data
-    one.local_data = replace(
+    client = one.client
+    data = client.dataset
+    client.dataset = replace(
         data, train=doubled(data.train), validation=doubled(data.validation), test=doubled(data.test)
     )
-    few = {"rows": one.own.rows[:24], "targets": one.own.targets[:24]}
-    one.own = replace(one.own, inputs=one.local_data.train.inputs, **few)
+    few = {"rows": client.data.rows[:24], "targets": client.data.targets[:24]}
+    client.data = replace(client.data, inputs=client.dataset.train.inputs, **few)
     return one
 
 
@@ -130,20 +131,20 @@ def test_batch_norm_stays_in_the_hospital(tmp_path):
     grid = neighbours(hospitals)
     deliver = grid.deliver
     grid.deliver = lambda message: [sent.append(reply) or reply for reply in deliver(message)]
-    folder = coordinate(config, grid, tmp_path)
-    mask = hospitals[0].layout.batch_norm_mask.numpy()
+    folder = run_federation(config, grid, tmp_path)
+    mask = hospitals[0]._setup.work.layout.batch_norm_mask.numpy()
     updates = [m.content["arrays"]["update"].numpy() for m in sent if m.metadata.message_type == "train"]
     assert len(updates) == 6
     assert mask.any()
     assert not any(update[mask].any() for update in updates)
-    own = [h.local_batch_norm[h.name] for h in hospitals]
+    own = [h.client.batch_norm for h in hospitals]
     assert not np.array_equal(own[0], own[1])
     assert set(folder.rounds()[-1].per_client) == {"h0", "h1", "h2"}
 
 
 def test_a_drill_attacks_without_the_server_knowing(tmp_path):
     drill = {"attack": {"name": "sign-flip", "scale": 10}}
-    folder = coordinate(federation_from(FED), neighbours(town_of(west=drill)), tmp_path)
+    folder = run_federation(federation_from(FED), neighbours(town_of(west=drill)), tmp_path)
     assert not any(line.byzantine for line in folder.clients())
     audit = [json.loads(line) for line in (folder.path / "audit.jsonl").read_text().splitlines()]
     sent = next(event for event in audit if event["event"] == "received")["clients"]

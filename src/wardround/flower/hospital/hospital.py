@@ -1,4 +1,4 @@
-"""A hospital's side: its data stay here; an order comes in, an answer goes out.
+"""A hospital of a federation: its data stay here; an order comes in, a reply goes out.
 
 Knows nothing of connections: the client app calls it in its own process, the trainer daemon in another.
 """
@@ -6,9 +6,14 @@ Knows nothing of connections: the client app calls it in its own process, the tr
 from __future__ import annotations
 
 import io
+import json
 import math
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,28 +24,46 @@ from wardround.aggregators.base import ClientPolicy
 from wardround.attacks.campaign import Campaign
 from wardround.datasets import Dataset, partition
 from wardround.errors import ConfigError, WardroundError
-from wardround.federation.client_half import ClientHalf
-from wardround.federation.evaluation import evaluate
-from wardround.federation.loop import client_data
+from wardround.federation.client import Client, LocalWork, client_data, train_together
+from wardround.federation.evaluation import Evaluator
+from wardround.federation.model_factory import build_model, build_trainer
 from wardround.flower.config import FederationConfig, HospitalConfig
-from wardround.flower.hospital.sealing import Lock, check_mode
 from wardround.flower.messages import EVALUATE, HELLO, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
-from wardround.flower.workshop import trained_for, work_of
-from wardround.privacy.dp import clip_and_noise
+from wardround.flower.orders import dp_of, work_key
+from wardround.privacy.encryption.sealing import Sealed, Sealer
+from wardround.privacy.encryption.steward import Deposit
 from wardround.privacy.encryption.vault import key_path
-from wardround.privacy.params import DpParams
-from wardround.runs.runner import campaign_of, dealt
+from wardround.runs.runner import build_campaign, load_and_partition
 from wardround.threads import one_thread
-from wardround.training.base import ClientData
+from wardround.training.base import ClientData, Trainer, TrainingParams
 from wardround.updates import Layout
 
 __all__ = ["Hospital"]
 
+PLAIN = "plaintext"
 
-class Hospital(ClientHalf):
+
+@dataclass(frozen=True, eq=False)
+class _Setup:
+    """What the work of an order needs: built once, used for every order with the same work."""
+
+    key: str
+    evaluator: Evaluator
+    work: LocalWork
+
+
+class Hospital:
     """One client of a federation: `reply` to an order (`answer` where both are bytes)."""
 
-    def __init__(self, config: HospitalConfig) -> None:
+    def __init__(self, client: Client, engine: str, device: str, repeatable: bool = False) -> None:
+        """`repeatable`: noise follows from the run's seed, as in a simulation, instead of the system's randomness."""
+        self.client, self.engine, self.device, self.repeatable = client, engine, device, repeatable
+        self.previous_weights: Tensor | None = None
+        """The last global weights; kept only by a hospital that plays an attacker."""
+        self._setup: _Setup | None = None
+
+    @classmethod
+    def from_config(cls, config: HospitalConfig) -> Hospital:
         """The hospital that `hospital.yaml` describes, with its data loaded."""
         section = dict(config.dataset)
         dataset = datasets.create(section.pop("name"), **section).load(config.seed)
@@ -63,51 +86,28 @@ class Hospital(ClientHalf):
         campaign = Campaign(
             attacks.create(attack, **params), byzantine, window.start, window.end, config.seed
         )
-        lock = None if config.steward_key is None else Lock(config.steward_key, config.name)
-        self._move_in(config.name, dataset, data, test_rows, campaign, config.engine, config.device, lock)
+        sealer = None if config.steward_key is None else Sealer.from_file(config.steward_key, config.name)
+        client = Client(config.name, dataset, data, test_rows, campaign, sealer=sealer)
+        return cls(client, config.engine, config.device)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
-        """One client of a simulation: the part of the server's dataset that a run would deal it."""
+        """One client of a simulation: the part of the server's dataset that a run would give it."""
         if not config.has_partition:
             raise ConfigError("a simulation deals out the server's dataset: add dataset and partition")
-        dataset, assignment = dealt(config.run)
+        run = config.run
+        dataset, assignment = load_and_partition(run)
         name = assignment.clients[part]
-        hospital = cls.__new__(cls)
-        hospital._move_in(
+        keys = run.privacy.steward_keys
+        client = Client(
             name,
             dataset,
             client_data(dataset, assignment)[name],
             assignment.test[part],
-            campaign_of(config.run, assignment.clients),
-            config.run.engine,
-            config.run.device,
-            None
-            if config.run.privacy.steward_keys is None
-            else _lock_of(config.run.privacy.steward_keys, name),
-            repeatable=True,
+            build_campaign(run, assignment.clients),
+            sealer=None if keys is None else Sealer.from_file(key_path(Path(keys), name), name),
         )
-        return hospital
-
-    def _move_in(
-        self,
-        name: str,
-        dataset: Dataset,
-        data: ClientData,
-        test_rows: np.ndarray,
-        campaign: Campaign,
-        engine: str,
-        device: str,
-        lock: Lock | None,
-        repeatable: bool = False,
-    ) -> None:
-        self.name, self.own, self.test_rows = name, data, test_rows
-        self.local_data, self.campaign = dataset, campaign
-        self.engine, self.device, self.lock, self.repeatable = engine, device, lock, repeatable
-        self.local_batch_norm = {}
-        self.last_weights: Tensor | None = None
-        self.model: nn.Module
-        self._work: str | None = None
+        return cls(client, run.engine, run.device, repeatable=True)
 
     def answer(self, request: bytes) -> bytes:
         """Bytes in, bytes out: for the trainer that is kept running."""
@@ -115,7 +115,7 @@ class Hospital(ClientHalf):
 
     def reply(self, order: Note) -> Note:
         """Do what an order asks."""
-        work = {HELLO: self._introduce, TRAIN: self._train, EVALUATE: self._judge_here}
+        work = {HELLO: self._introduce, TRAIN: self._train, EVALUATE: self._evaluate}
         kind = order.head.get("kind")
         if kind not in work:
             raise WardroundError(f"an order of kind {kind!r}; known: {', '.join(work)}")
@@ -123,11 +123,11 @@ class Hospital(ClientHalf):
             return work[kind](order)
 
     def _introduce(self, order: Note) -> Note:
-        dataset = self.local_data
+        dataset = self.client.dataset
         return Note(
             {
-                "name": self.name,
-                "samples": len(self.own),
+                "name": self.client.name,
+                "samples": len(self.client.data),
                 "task": dataset.task.value,
                 "class_names": list(dataset.class_names),
                 "input_shape": list(dataset.input_shape),
@@ -136,75 +136,82 @@ class Hospital(ClientHalf):
         )
 
     def _train(self, order: Note) -> Note:
-        self._prepare(order)
-        head, round = order.head, int(order.head["round"])
+        client, head, round = self.client, order.head, int(order.head["round"])
+        work, weights = self._prepare(order).work, self._weights(order)
+        self._check_mode(head)
+        client.dp = dp_of(head)
         policy = ClientPolicy(head["policy"]["prox_mu"], head["policy"]["local_batch_norm"])
-        matrix, loss = self.train_clients([self.name], round, policy)
-        dp = None if head.get("dp") is None else DpParams(**head["dp"])
-        if dp is not None and dp.unit == "client":
-            matrix = clip_and_noise(matrix[0], dp.clip, dp.multiplier, self.seed, round, self.name)[None]
-        matrix, told = self.campaign.strike(
-            matrix,
-            [self.name],
+        honest, loss = train_together([client], work, weights, round, policy)
+        matrix, reported = client.campaign.strike(
+            honest,
+            [client.name],
             {"loss": loss},
             round,
-            self.weights,
-            self.last_weights,
+            weights,
+            self.previous_weights,
             total_clients=int(head["clients"]),
         )
-        if self.campaign.byzantine:
-            self.last_weights = self.weights
-        metrics = {name: float(values[0]) for name, values in told.items()}
+        if client.campaign.byzantine:
+            self.previous_weights = weights
+        metrics = {name: float(values[0]) for name, values in reported.items()}
         update = matrix[0].numpy()
-        if self.lock is None:
-            check_mode(head, "plaintext")
-            return Note({}, {SAMPLES: len(self.own), **metrics}, {"update": update})
-        return Note({}, {SAMPLES: len(self.own), **metrics}, self.lock.seal(update, head))
+        if client.sealer is None:
+            arrays = {"update": update}
+        else:
+            arrays = _arrays(client.sealer.seal(update.astype(np.float64), str(head["session"]), round))
+        return Note({}, {SAMPLES: len(client.data), **metrics}, arrays)
 
-    def _judge_here(self, order: Note) -> Note:
+    def _check_mode(self, head: Mapping[str, Any]) -> None:
+        """Refuse an order that is for another mode than the hospital's own."""
+        sealer, asked = self.client.sealer, head.get("mode", PLAIN)
+        mode = PLAIN if sealer is None else sealer.mode
+        if asked != mode:
+            own = "it has no steward_key" if sealer is None else f"its steward_key is for {mode}"
+            raise WardroundError(f"the order is for updates in mode {asked}, but {own}")
+
+    def _evaluate(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""
-        self._prepare(order)
-        tensors = self.model.state_dict()
-        with torch.no_grad():
-            for name, value in self.layout.unflatten(self._start_of(self.name)).items():
-                tensors[name].copy_(value)
-        dataset = self.local_data
-        test = evaluate(self.model, dataset, dataset.test, self.test_rows)
-        validation = evaluate(self.model, dataset, dataset.validation)
+        client, setup = self.client, self._prepare(order)
+        weights = client.own_weights(self._weights(order), setup.work.layout)
+        test = setup.evaluator.on_test_rows(weights, client.test_rows)
+        validation = setup.evaluator.on_validation(weights)
         measured = test | {f"{VALIDATION}{name}": value for name, value in validation.items()}
         known = {name: value for name, value in measured.items() if math.isfinite(value)}
-        return Note({}, {SAMPLES: len(self.test_rows), **known})
+        return Note({}, {SAMPLES: len(client.test_rows), **known})
 
-    def _prepare(self, order: Note) -> None:
-        """Lay in the order's weights; build the network and its trainer where the work is new."""
-        head = order.head
-        work = work_of(head)
-        if work != self._work:
-            self.model, self.trainer, self.training = trained_for(
-                self.local_data, work, self.engine, self.device
-            )
-            self.layout, self._work = Layout.of(self.model), work
-            self.data, self.poisoned, self.rounds = {self.name: self.own}, {}, int(head["rounds"])
+    def _prepare(self, order: Note) -> _Setup:
+        """Build the network and its trainer where the work of the order is new."""
+        head, key = order.head, work_key(order.head)
+        if self._setup is None or key != self._setup.key:
+            model, trainer, training = _build(self.client.dataset, key, self.engine, self.device)
             # What the server could repeat would protect nobody from it: noise needs randomness of our own.
             secret = head.get("dp") is not None and not self.repeatable
-            self.seed = secrets.randbits(62) if secret else int(head["seed"])
+            seed = secrets.randbits(62) if secret else int(head["seed"])
+            work = LocalWork(trainer, training, Layout.of(model), int(head["rounds"]), seed)
+            self._setup = _Setup(key, Evaluator(model, self.client.dataset), work)
+        return self._setup
+
+    def _weights(self, order: Note) -> Tensor:
+        """The global weights of an order."""
+        size = self._prepare(order).work.layout.size
         weights = order.arrays.get("weights")
-        if weights is None or weights.shape != (self.layout.size,):
+        if weights is None or weights.shape != (size,):
             raise WardroundError(
                 f"the weights do not fit the model on this hospital's data: "
-                f"{None if weights is None else weights.shape} instead of {(self.layout.size,)}"
+                f"{None if weights is None else weights.shape} instead of {(size,)}"
             )
-        self.weights = torch.from_numpy(weights.copy())
+        return torch.from_numpy(weights.copy())
 
     def memory(self) -> bytes:
         """What the next round needs where another process may do it: own BatchNorm, used pads, an attacker's."""
-        attack, sealed = self.campaign.state_dict(), {} if self.lock is None else self.lock.used
-        if not (self.local_batch_norm or attack or sealed or self.last_weights is not None):
+        client = self.client
+        attack, sealed = client.campaign.state_dict(), {} if client.sealer is None else client.sealer.used
+        if not (client.batch_norm is not None or attack or sealed or self.previous_weights is not None):
             return b""
         state = {
-            "batch_norm": self.local_batch_norm,
+            "batch_norm": client.batch_norm,
             "attack": attack,
-            "last_weights": self.last_weights,
+            "previous_weights": self.previous_weights,
             "sealed": sealed,
         }
         content = io.BytesIO()
@@ -212,15 +219,33 @@ class Hospital(ClientHalf):
         return content.getvalue()
 
     def recall(self, content: bytes) -> None:
-        """Go on from a memory; from none, where there is none."""
+        """Continue from what `memory` gave; from nothing, where it gave nothing."""
         state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
-        self.local_batch_norm = state.get("batch_norm", {})
-        self.last_weights = state.get("last_weights")
-        if self.lock is not None:
-            self.lock.used = state.get("sealed", {})
+        client = self.client
+        client.batch_norm = state.get("batch_norm")
+        self.previous_weights = state.get("previous_weights")
+        if client.sealer is not None:
+            client.sealer.used = state.get("sealed", {})
         if state.get("attack"):
-            self.campaign.load_state_dict(state["attack"])
+            client.campaign.load_state_dict(state["attack"])
 
 
-def _lock_of(folder: str, client: str) -> Lock:
-    return Lock(key_path(Path(folder), client), client)
+@lru_cache(maxsize=4)
+def _build(dataset: Dataset, key: str, engine: str, device: str) -> tuple[nn.Module, Trainer, TrainingParams]:
+    """The network and its trainer, shared by all hospitals of a process that have the same data and work."""
+    head = json.loads(key)
+    training, dp = TrainingParams(**head["training"]), dp_of(head)
+    classes = len(dataset.class_names)
+    model = build_model(head["model"], dataset.input_shape, dataset.task.value, classes, head["seed"], dp)
+    return model, build_trainer(model, dataset, training, dp, engine, device, workers=1), training
+
+
+def _arrays(sealed: Sealed) -> dict[str, np.ndarray]:
+    """An encrypted update as it travels."""
+    if isinstance(sealed, Deposit):
+        return {"ciphertext": _bytes(sealed.ciphertext), "tag": _bytes(sealed.tag)}
+    return {"ciphertext": _bytes(sealed)}
+
+
+def _bytes(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, dtype=np.uint8)

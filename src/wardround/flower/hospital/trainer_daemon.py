@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
     from wardround.flower.hospital.hospital import Hospital
 
     try:
-        hospital = Hospital(load_hospital(options.config))
+        hospital = Hospital.from_config(load_hospital(options.config))
         answer: Answer = hospital.answer
         if options.memory is not None:
             answer = _answer_and_save(hospital, options.memory)

@@ -1,4 +1,4 @@
-"""The way to the steward, with every opening and refusal in the audit log."""
+"""A steward whose every opening and refusal is written into the audit log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from wardround.privacy.encryption.refusals import Refused
 from wardround.privacy.encryption.steward import Deposit, Measured, StewardHandle
 
-__all__ = ["WatchedSteward"]
+__all__ = ["AuditedSteward"]
 
 
-class WatchedSteward:
-    """A `StewardHandle` that tells what it was asked to open and whether it did."""
+class AuditedSteward:
+    """A `StewardHandle` that logs what it was asked to open and whether it did."""
 
-    def __init__(self, steward: StewardHandle, tell: Callable[..., None]) -> None:
-        self.steward, self.tell = steward, tell
+    def __init__(self, steward: StewardHandle, log_event: Callable[..., None]) -> None:
+        self.steward, self.log_event = steward, log_event
 
     def begin(self, after: str | None = None) -> str:
         session = self.steward.begin(after)
-        self.tell("steward-session", session=session, after=after)
+        self.log_event("steward-session", session=session, after=after)
         return session
 
     def public_context(self) -> tuple[str, bytes]:
@@ -30,26 +30,28 @@ class WatchedSteward:
     def open_padded_sum(
         self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray:
-        return self._told(
+        return self._logged(
             "sum", round, coefficients, self.steward.open_padded_sum, session, round, coefficients, ciphertext
         )
 
     def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
         clients = dict.fromkeys(deposits, "norm and cosine")
-        return self._told("scalars", round, clients, self.steward.measure, session, round, deposits)
+        return self._logged("scalars", round, clients, self.steward.measure, session, round, deposits)
 
     def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
-        return self._told(
+        return self._logged(
             "sum", round, coefficients, self.steward.open_measured_sum, session, round, coefficients
         )
 
-    def _told(
+    def _logged(
         self, what: str, round: int, clients: Mapping[str, Any], ask: Callable[..., Any], *args: Any
     ) -> Any:
         try:
             opened = ask(*args)
         except Refused as refusal:
-            self.tell("opening-refused", what=what, round=round, clients=dict(clients), reason=str(refusal))
+            self.log_event(
+                "opening-refused", what=what, round=round, clients=dict(clients), reason=str(refusal)
+            )
             raise
-        self.tell("opened", what=what, round=round, clients=dict(clients))
+        self.log_event("opened", what=what, round=round, clients=dict(clients))
         return opened

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from wardround.datasets import Dataset
 from wardround.datasets.partition import Assignment
 from wardround.errors import WardroundError
+from wardround.federation.clients import TooFewReplies
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import HELLO, Note
 from wardround.flower.server.broker import SHORTEST_SLEEP, Broker
@@ -18,17 +19,13 @@ from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
 
-__all__ = ["Membership", "QuorumMissed", "TooFewAnswers"]
+__all__ = ["Membership", "QuorumMissed"]
 
 Result = TypeVar("Result")
 
 
 class QuorumMissed(WardroundError):
     """Too few hospitals answered, and all retries are used up."""
-
-
-class TooFewAnswers(Exception):
-    """This attempt at a round had too few usable updates."""
 
 
 class Membership:
@@ -93,7 +90,7 @@ class Membership:
         def attempt() -> None:
             present = self.wait_for(needed if resumed else self.config.clients)
             if len(present) < needed:
-                raise TooFewAnswers(
+                raise TooFewReplies(
                     f"{len(present)} of {self.config.clients} hospitals have joined, {needed} are needed"
                 )
 
@@ -101,13 +98,13 @@ class Membership:
         self.roster.agree_on_shape()
 
     def retry_until_quorum(self, attempt: Callable[[], Result], round: int) -> Result:
-        """Return what `attempt` returns; repeat it while it raises `TooFewAnswers` and retries are left."""
+        """Return what `attempt` returns; repeat it while it raises `TooFewReplies` and retries are left."""
         number = 0
         while True:
             number += 1
             try:
                 return attempt()
-            except TooFewAnswers as error:
+            except TooFewReplies as error:
                 self.wait_for_retry(round, number, str(error))
 
     def wait_for_retry(self, round: int, attempt_number: int, reason: str) -> None:

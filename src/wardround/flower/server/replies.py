@@ -1,4 +1,4 @@
-"""What hospitals answered, taken apart and looked at: one bad answer costs one row, never the round."""
+"""The hospitals' replies of one round, checked: one bad reply costs one row, never the round."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.federation.clients import Evaluation
+from wardround.federation.evaluation import METRICS
 from wardround.flower.messages import SAMPLES, VALIDATION
 from wardround.flower.server.broker import Failure, Reply
 from wardround.privacy.encryption.steward import Deposit
 from wardround.updates import Layout, Updates
 
-__all__ = ["Answers", "SealedAnswers", "judgement"]
+__all__ = ["Replies", "SealedReplies", "combine_evaluations"]
 
 MOST_SAMPLES = 2**53
 """No count beyond this is a count: floats cannot tell it from its neighbour."""
 RATES = ("auroc", "auprc", "accuracy", "f1")
 
 
-class Answers:
-    """The updates of one round as they come in. A row is filled as its answer arrives: messages need not be kept."""
+class Replies:
+    """The updates of one round as they come in. A row is filled as its reply arrives: messages need not be kept."""
 
     def __init__(self, clients: Sequence[str], dimension: int, dtype: torch.dtype) -> None:
         self.clients, self.dimension, self.dtype = tuple(clients), dimension, dtype
@@ -35,28 +37,28 @@ class Answers:
         self.norms: dict[str, float] = {}
         self.problems: dict[str, str] = {}
         """Client → why what it sent is of no use."""
-        self.silent: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
         """Client → why it sent nothing."""
-        self._make_room()
+        self._allocate()
 
-    def _make_room(self) -> None:
+    def _allocate(self) -> None:
         self.rows = {client: row for row, client in enumerate(self.clients)}
         self.matrix = torch.full((len(self.clients), self.dimension), math.nan, dtype=self.dtype)
 
     def take(self, client: str, reply: Reply) -> None:
-        """Look at one answer."""
+        """Check one reply and store its update."""
         if isinstance(reply, Failure):
-            self.silent[client] = reply.reason
+            self.absent[client] = reply.reason
             return
         count, loss = reply.metrics.get(SAMPLES), reply.metrics.get("loss", math.nan)
         self.samples[client] = float(count) if count is not None and abs(count) <= MOST_SAMPLES else math.inf
         self.loss[client] = float(loss)
-        problem = self._keep(client, reply.arrays) or _no_count(count)
+        problem = self._store(client, reply.arrays) or _no_count(count)
         if problem is not None:
             self.problems[client] = problem
 
-    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
-        """Put the client's update where the rule will look for it; what is wrong with it."""
+    def _store(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+        """Store the client's update where the rule will read it; returns what is wrong with it."""
         update, expected = arrays.get("update"), (self.dimension,)
         if update is None:
             return "no update in its answer"
@@ -73,9 +75,9 @@ class Answers:
         return None
 
     def close(self, unanswered: Sequence[str], deadline: float, sample_cap: float | None) -> None:
-        """No more answers come: name the silent, and those who claim far more samples than all others."""
+        """No more replies come: name who is absent, and who claims far more samples than all others."""
         for client in unanswered:
-            self.silent.setdefault(client, f"no answer within {deadline:g} s")
+            self.absent.setdefault(client, f"no answer within {deadline:g} s")
         counts = [self.samples[client] for client in self.usable]
         if sample_cap is not None and counts:
             most = sample_cap * median(counts)
@@ -101,14 +103,14 @@ class Answers:
         return [client for client in self.answered if client not in self.problems]
 
     def updates(self, layout: Layout) -> Updates:
-        """What the rule sees: a row for everyone who answered, of NaN where the answer was of no use."""
+        """What the rule sees: one row per client that replied, of NaN where the reply was of no use."""
         clients = self.answered
         rows = [self.rows[client] for client in clients]
         matrix = self.matrix if len(rows) == len(self.clients) else self.matrix[rows]
         return self._with_reports(matrix, clients, layout)
 
     def _with_reports(self, matrix: Tensor, clients: Sequence[str], layout: Layout | None) -> Updates:
-        # A count that is none would be told as one: the row is dropped anyway, whatever the count.
+        # A count that is none would be recorded as one: the row is dropped anyway, whatever the count.
         counts = [self.samples[c] if math.isfinite(self.samples[c]) else 0.0 for c in clients]
         return Updates(matrix, clients, counts, {"loss": [self.loss[c] for c in clients]}, layout)
 
@@ -124,13 +126,13 @@ class Answers:
         }
 
 
-class SealedAnswers(Answers):
-    """Answers whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
+class SealedReplies(Replies):
+    """Replies whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
 
-    def _make_room(self) -> None:
+    def _allocate(self) -> None:
         self.sealed: dict[str, bytes | Deposit] = {}
 
-    def _keep(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+    def _store(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
         ciphertext, tag = arrays.get("ciphertext"), arrays.get("tag")
         if ciphertext is None or ciphertext.dtype != np.uint8:
             return "no ciphertext in its answer"
@@ -154,16 +156,14 @@ def _no_count(count: float | None) -> str | None:
     return None if 1 <= count <= MOST_SAMPLES else f"sample count {count:g}"
 
 
-def judgement(
-    replies: Mapping[str, Reply],
-) -> tuple[dict[str, dict[str, float]], dict[str, float], dict[str, float]]:
-    """Hospitals' own figures, and the median of them on test and on validation samples.
+def combine_evaluations(replies: Mapping[str, Reply]) -> Evaluation:
+    """The hospitals' own figures, and their median on test and on validation samples.
 
     The median, because a hospital can report what it likes: no minority moves it far.
 
     >>> from wardround.flower.messages import Note
-    >>> told = {"a": Note({}, {"auroc": 0.7}), "b": Note({}, {"auroc": 0.8}), "c": Note({}, {"auroc": 9e9})}
-    >>> judgement(told)[1]
+    >>> replies = {"a": Note({}, {"auroc": 0.7}), "b": Note({}, {"auroc": 0.8}), "c": Note({}, {"auroc": 9e9})}
+    >>> combine_evaluations(replies).metrics
     {'auroc': 0.75}
     """
     figures = {
@@ -181,7 +181,8 @@ def judgement(
         }
         for client, values in figures.items()
     }
-    return test, _medians(test), _medians(own)
+    per_client = {client: {name: values.get(name) for name in METRICS} for client, values in test.items()}
+    return Evaluation(_medians(test) or None, _medians(own) or None, per_client or None)
 
 
 def _possible(name: str, value: float) -> bool:

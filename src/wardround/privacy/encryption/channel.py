@@ -1,4 +1,4 @@
-"""One run's way to its steward: sealing what clients send, and the session in which sums are opened."""
+"""A run's connection to its steward: the keys of clients that are played here, and the session that opens sums."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from wardround.errors import ConfigError
 from wardround.privacy.encryption.ciphers import PublicSide, new_secret, public_side
-from wardround.privacy.encryption.pads import pad_for, tag_for
 from wardround.privacy.encryption.remote_steward import RemoteSteward
-from wardround.privacy.encryption.steward import Deposit, Steward, StewardHandle
+from wardround.privacy.encryption.sealing import Sealer
+from wardround.privacy.encryption.steward import Steward, StewardHandle
 from wardround.privacy.encryption.vault import client_keys, server_key
 from wardround.privacy.params import PrivacyParams
 
@@ -21,12 +20,14 @@ __all__ = ["Channel"]
 
 
 class Channel:
-    """The clients' keys, the server's public context and the way to the steward."""
+    """The server's public context, the connection to the steward, and the keys of clients that are played here."""
 
     def __init__(self, params: PrivacyParams, clients: tuple[str, ...] | None) -> None:
+        """`clients`: those played in this process; None where each has its own key."""
+        self.mode, self.clients = params.mode, frozenset(clients or ())
         self.own: Steward | None = None
         self.steward: StewardHandle
-        if clients is None:  # each has its own key, at home
+        if clients is None:  # each has its own key
             if params.steward is None:
                 raise ConfigError(
                     "clients that seal their own updates need a steward process: privacy.steward"
@@ -55,14 +56,13 @@ class Channel:
         self.public: PublicSide = public_side(cipher, content)
         self.session = self.steward.begin()
 
-    def encrypt_padded(self, client: str, row: Tensor, round: int) -> bytes:
-        """A client's message where the server sums."""
-        return self.public.encrypt(row.double().numpy(), pad_for(self.keys[client], self.session, round))
-
-    def deposit(self, client: str, row: Tensor, round: int) -> Deposit:
-        """A client's message where the steward measures."""
-        ciphertext = self.public.encrypt(row.double().numpy(), None)
-        return Deposit(ciphertext, tag_for(self.keys[client], self.session, round, client, ciphertext))
+    def sealers(self) -> dict[str, Sealer]:
+        """One sealer per client that is played here; none where each client has its own key."""
+        return {
+            client: Sealer(client, self.mode, key, self.public)
+            for client, key in self.keys.items()
+            if client in self.clients
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """A steward in this process goes with it: only the sum that cosines are measured against stays.

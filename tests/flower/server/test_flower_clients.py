@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from wardround.flower.server.coordinator import QuorumMissed
+from wardround.flower.server.membership import QuorumMissed
 from wardround.runs.audit import verify
 from wardround.runs.quarantine import quarantine, release
 
@@ -267,13 +267,15 @@ def test_only_update_count_and_metrics_leave_a_hospital(town):
     federation = town(aggregator={"name": "caac"})
     federation.run()
     replies = [m for m in federation.grid.seen if m.metadata.reply_to_message_id and m.has_content()]
-    assert len(replies) == 5 + 3 * 5
+    assert len(replies) == 5 + 3 * 5 + 5, "introductions, three rounds, and the figures of the last model"
     for reply in replies:
         if reply.metadata.message_type == "train":
             assert set(reply.content) == {"arrays", "metrics"}
             assert set(reply.content["arrays"]) == {"update"}
             assert reply.content["arrays"]["update"].shape == (33,)
             assert set(reply.content["metrics"]) == {"num-examples", "loss"}
+        elif reply.metadata.message_type == "evaluate":
+            assert set(reply.content) == {"metrics"}
         else:
             assert set(reply.content) == {"config"}
             told = json.loads(reply.content["config"]["json"])

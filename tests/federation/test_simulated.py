@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from wardround.aggregators import ClientPolicy
 from wardround.experiments import load_config
+from wardround.federation.client import train_together
 from wardround.runs.runner import build
 
 TINY = {
@@ -29,13 +31,14 @@ def test_flipped_labels_are_used_only_inside_the_window():
         "end": 3,
     }
     fed = federation(attack=attack)
-    clean = fed.data["hospital-01"].targets.clone()
-    assert fed._data_of("hospital-01", 1) is fed.data["hospital-01"]
-    assert torch.equal(fed._data_of("hospital-01", 2).targets, 1 - clean)
-    assert fed._data_of("hospital-01", 2) is fed._data_of("hospital-01", 2), "poisoned once and kept"
-    assert fed._data_of("hospital-01", 3) is fed.data["hospital-01"]
-    assert fed._data_of("hospital-02", 2) is fed.data["hospital-02"]
-    assert torch.equal(fed.data["hospital-01"].targets, clean), "the client's own copy stays clean"
+    attacker, honest = (fed.clients.members[name] for name in ("hospital-01", "hospital-02"))
+    clean = attacker.data.targets.clone()
+    assert attacker.training_data(1) is attacker.data
+    assert torch.equal(attacker.training_data(2).targets, 1 - clean)
+    assert attacker.training_data(2) is attacker.training_data(2), "poisoned once and kept"
+    assert attacker.training_data(3) is attacker.data
+    assert honest.training_data(2) is honest.data
+    assert torch.equal(attacker.data.targets, clean), "the client's own copy stays clean"
 
 
 def test_an_attacker_that_asks_the_defender_teaches_it_nothing():
@@ -65,9 +68,13 @@ def test_benign_drift_moves_the_chosen_client_and_nobody_else():
     drift = {"clients": ["hospital-02"], "start": 2, "ramp": 3, "size": 3.0}
     dataset = {**TINY["dataset"], "drift": drift}
     moved, still = federation(dataset=dataset), federation()
-    rows = [fed._train(fed.clients, 1)[0] for fed in (moved, still)]
-    assert torch.equal(*rows), "before the drift"
-    rows = [fed._train(fed.clients, 4)[0] for fed in (moved, still)]
+
+    def trained(fed, round):
+        members = list(fed.clients.members.values())
+        return train_together(members, fed.clients.work, fed.weights, round, ClientPolicy())[0]
+
+    assert torch.equal(trained(moved, 1), trained(still, 1)), "before the drift"
+    rows = [trained(fed, 4) for fed in (moved, still)]
     same = [torch.equal(a, b) for a, b in zip(*rows, strict=True)]
     assert same == [True, True, False, True, True, True]
 

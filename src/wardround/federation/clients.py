@@ -1,0 +1,115 @@
+"""What the loop needs of its clients, wherever they are: in this process, or in hospitals behind a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from wardround.aggregators.base import ClientPolicy
+from wardround.privacy.protection import Sealed
+from wardround.records import Metrics
+from wardround.updates import Aggregation, Updates
+
+__all__ = ["Clients", "Description", "Evaluation", "Received", "TooFewReplies", "TrainOrder"]
+
+
+class TooFewReplies(Exception):
+    """This attempt at a round has too few usable updates; the round may be tried again."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """Who takes part, and what their data look like."""
+
+    task: str
+    class_names: tuple[str, ...]
+    clients: Mapping[str, Sequence[int]]
+    """Client → training samples per class (positives per finding of a multi-label task)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainOrder:
+    """What the server asks of the chosen clients in one round."""
+
+    round: int
+    chosen: Mapping[str, int]
+    """Client → its number of samples."""
+    weights: Tensor
+    """The global model."""
+    previous_weights: Tensor | None
+    """The global model before the last step: attackers in a simulation may know it."""
+    policy: ClientPolicy
+    minimum_updates: Callable[[int], int]
+    """Number of clients that replied → usable updates that the round needs."""
+    session: str | None = None
+    """Of the steward, where updates are encrypted."""
+    try_rule: Callable[[Updates], Aggregation] | None = None
+    """What a copy of the server's rule would make of these updates: for attackers that know the defence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What came back of a training order."""
+
+    updates: Updates
+    """One row per client that replied. Encrypted updates have rows without content: only who, and what is reported."""
+    sealed: Mapping[str, Sealed] | None = None
+    """Client → its encrypted update; None where updates are in the clear."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Client → why what it sent is of no use."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Client → why it did not reply."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall-clock time of the clients' phases."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good the model is by the clients' own samples."""
+
+    metrics: Metrics | None = None
+    """On test samples, all clients together."""
+    validation: Metrics | None = None
+    per_client: Mapping[str, Metrics] | None = None
+
+
+class Clients(Protocol):
+    """The clients of a run as the loop sees them."""
+
+    def describe(self) -> Description:
+        """Who takes part, and what their data look like."""
+        ...
+
+    def choose(self, round: int, quarantined: Mapping[str, str]) -> Mapping[str, int]:
+        """The clients that are asked this round and their sample counts; nobody in quarantine."""
+        ...
+
+    def samples(self, client: str) -> int | None:
+        """How many samples a client has said it has; None for one that never took part."""
+        ...
+
+    def train(self, order: TrainOrder) -> Received:
+        """Have the chosen clients train, protect and send their updates.
+
+        Raises TooFewReplies where the round has too few usable updates and may be tried again.
+        """
+        ...
+
+    def wait_for_retry(self, round: int, attempt: int, reason: str) -> None:
+        """Wait before the round is tried again, or raise an error that ends the run for now."""
+        ...
+
+    def evaluate(self, round: int, weights: Tensor) -> Evaluation:
+        """Measure the model on the clients' own samples."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later rounds depend on, as plain tensors, numbers and strings."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the round whose state this is."""
+        ...

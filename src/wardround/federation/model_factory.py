@@ -1,0 +1,57 @@
+"""The network of a run and the engine that trains it: the same for a simulation, a server and a hospital."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from wardround import models
+from wardround.datasets.base import Dataset, Task
+from wardround.privacy.params import DpParams
+from wardround.training.base import Objective, Trainer, TrainingParams
+from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
+from wardround.training.engines import make_trainer
+
+__all__ = ["build_model", "build_trainer", "objective_of"]
+
+
+def objective_of(dataset: Dataset) -> Objective:
+    """What a network is trained for on this dataset."""
+    return Objective(dataset.task is Task.MULTICLASS, dataset.prepare, dataset.augment)
+
+
+def build_model(
+    section: Mapping[str, Any],
+    input_shape: Sequence[int],
+    task: str,
+    classes: int,
+    seed: int,
+    dp: DpParams | None = None,
+) -> nn.Module:
+    """The network that a `model:` section names, with its initial weights."""
+    params = dict(section)
+    outputs = 1 if task == Task.BINARY.value else classes
+    model = models.build_seeded(
+        models.create(params.pop("name"), **params), tuple(input_shape), outputs, seed
+    )
+    if dp is not None and dp.unit == "patient":
+        return fit_for_patients(model, dp.group_norm)
+    return model
+
+
+def build_trainer(
+    model: nn.Module,
+    dataset: Dataset,
+    training: TrainingParams,
+    dp: DpParams | None,
+    engine: str,
+    device: str,
+    workers: int | None = None,
+) -> Trainer:
+    """The engine for this model: DP-SGD where patients are the unit of privacy, else the one that is configured."""
+    objective = objective_of(dataset)
+    if dp is not None and dp.unit == "patient":
+        return PatientTrainer(model, objective, training, dp.clip, dp.multiplier)
+    return make_trainer(model, objective, training, engine, device, workers)

@@ -1,0 +1,59 @@
+"""When a run does what: rounds, participation, evaluation; and the clock of its phases."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from wardround.randomness import numpy_generator
+
+__all__ = ["Schedule", "peak_memory_mb", "timed"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Number of rounds, participation per round, evaluation interval and server settings of a run."""
+
+    rounds: int
+    participation: float = 1.0
+    evaluate_every: int = 1
+    server_lr: float = 1.0
+    root_samples: int = 100
+    seed: int = 0
+
+    def evaluates(self, round: int) -> bool:
+        """Every k-th round, and always the last."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    def per_round(self, clients: int) -> int:
+        """How many of that many clients take part in a round."""
+        return max(1, math.floor(self.participation * clients + 0.5))
+
+    def draw_participants(self, clients: Sequence[str], count: int, round: int) -> tuple[str, ...]:
+        """Who takes part in a round: `count` of the clients, drawn from the seed, in their order."""
+        if count >= len(clients):
+            return tuple(clients)
+        order = numpy_generator(self.seed, "participation", round).permutation(len(clients))
+        return tuple(clients[i] for i in sorted(order[:count]))
+
+
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Add how long the block took to the phase's seconds."""
+    start = time.perf_counter()
+    yield
+    seconds[phase] = round(seconds.get(phase, 0.0) + time.perf_counter() - start, 6)
+
+
+def peak_memory_mb() -> float | None:
+    """Peak resident memory of this process so far; None where the platform does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

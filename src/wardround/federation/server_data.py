@@ -1,0 +1,29 @@
+"""The server's own samples: trusted root data for rules that need them, and validation samples."""
+
+from __future__ import annotations
+
+import torch
+
+from wardround.aggregators.base import Aggregator
+from wardround.datasets.base import Dataset
+from wardround.federation.schedule import Schedule
+from wardround.randomness import numpy_generator
+from wardround.training.base import ClientData
+
+__all__ = ["ServerData"]
+
+
+class ServerData:
+    """A dataset at the server. Root samples come from validation, never from test or a client.
+
+    They are not validated on: `validation_rows` are the rest.
+    """
+
+    def __init__(self, dataset: Dataset, rule: Aggregator, schedule: Schedule) -> None:
+        self.dataset = dataset
+        split = dataset.validation
+        order = torch.from_numpy(numpy_generator(schedule.seed, "root").permutation(len(split)))
+        count = schedule.root_samples if rule.needs_root_update or rule.needs_server else 0
+        root = order[:count].sort().values
+        self.validation_rows = order[count:].sort().values
+        self.root = ClientData(split.inputs, root, split.targets[root]) if count else None

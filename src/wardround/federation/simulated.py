@@ -1,0 +1,179 @@
+"""Clients that live in this process: their data, the attack they play, and the engine that trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wardround.aggregators.base import Aggregator
+from wardround.attacks.base import Defence
+from wardround.attacks.campaign import Campaign
+from wardround.datasets.base import Dataset
+from wardround.datasets.partition import Assignment
+from wardround.errors import WardroundError
+from wardround.federation.client import Client, LocalWork, client_data, train_together
+from wardround.federation.clients import Description, Evaluation, Received, TrainOrder
+from wardround.federation.evaluation import Evaluator
+from wardround.federation.loop import Federation
+from wardround.federation.schedule import Schedule, timed
+from wardround.federation.server_data import ServerData
+from wardround.privacy.encryption.sealing import seal_updates
+from wardround.privacy.params import PrivacyParams
+from wardround.privacy.protection import Protection, without_rows
+from wardround.training.base import Trainer, TrainingParams
+from wardround.updates import Aggregation, Layout, Updates
+
+__all__ = ["SimulatedClients", "simulated_federation"]
+
+
+class SimulatedClients:
+    """All clients of a simulation (see `Clients`)."""
+
+    def __init__(
+        self,
+        members: Sequence[Client],
+        campaign: Campaign,
+        work: LocalWork,
+        schedule: Schedule,
+        evaluator: Evaluator,
+    ) -> None:
+        self.members = {client.name: client for client in members}
+        self.campaign, self.work, self.schedule, self.evaluator = campaign, work, schedule, evaluator
+
+    def describe(self) -> Description:
+        dataset = self.evaluator.dataset
+        targets, classes = dataset.train.targets, len(dataset.class_names)
+        return Description(
+            dataset.task.value,
+            tuple(dataset.class_names),
+            {name: class_counts(targets[client.data.rows], classes) for name, client in self.members.items()},
+        )
+
+    def choose(self, round: int, quarantined: Mapping[str, str]) -> dict[str, int]:
+        free = [name for name in self.members if name not in quarantined]
+        drawn = self.schedule.draw_participants(free, self.schedule.per_round(len(free)), round)
+        return {name: len(self.members[name].data) for name in drawn}
+
+    def samples(self, client: str) -> int | None:
+        return len(self.members[client].data) if client in self.members else None
+
+    def train(self, order: TrainOrder) -> Received:
+        seconds: dict[str, float] = {}
+        names = tuple(order.chosen)
+        members = [self.members[name] for name in names]
+        with timed(seconds, "train"):
+            honest, loss = train_together(members, self.work, order.weights, order.round, order.policy)
+        with timed(seconds, "attack"):
+            matrix, metrics = self.campaign.strike(
+                honest,
+                names,
+                {"loss": loss},
+                order.round,
+                order.weights,
+                order.previous_weights,
+                total_clients=len(self.members),
+                defence=self._defence(honest, loss, order),
+            )
+        updates = self._updates(matrix, order, metrics)
+        if order.session is None:
+            return Received(updates, seconds=seconds)
+        sealers = {client.name: client.sealer for client in members if client.sealer is not None}
+        sealed, problems = seal_updates(updates, sealers, order.session, order.round)
+        return Received(without_rows(updates), sealed, problems, seconds=seconds)
+
+    def _updates(self, matrix: Tensor, order: TrainOrder, metrics: Mapping[str, Tensor]) -> Updates:
+        counts = list(order.chosen.values())
+        return Updates(matrix, tuple(order.chosen), counts, metrics, self.work.layout)
+
+    def _defence(self, honest: Tensor, loss: Tensor, order: TrainOrder) -> Defence | None:
+        """What an attacker that knows the defence may ask: the round's result, were these rows sent."""
+        if not self.campaign.attack.knows_defence or order.try_rule is None:
+            return None
+        try_rule = order.try_rule
+        byzantine = [i for i, name in enumerate(order.chosen) if name in self.campaign.byzantine]
+
+        def answer(crafted: Tensor) -> Aggregation:
+            rows = honest.clone()
+            rows[byzantine] = crafted.to(rows.dtype)
+            return try_rule(self._updates(rows, order, {"loss": loss}))
+
+        return answer
+
+    def wait_for_retry(self, round: int, attempt: int, reason: str) -> None:
+        """Clients in this process always reply: waiting would change nothing."""
+        raise WardroundError(f"round {round}: {reason}")
+
+    def evaluate(self, round: int, weights: Tensor) -> Evaluation:
+        """Every client's own figures; all together by the mean of their BatchNorm, where that stays with them."""
+        layout, members = self.work.layout, self.members.values()
+        per_client = {
+            client.name: self.evaluator.on_test_rows(client.own_weights(weights, layout), client.test_rows)
+            for client in members
+        }
+        own = [client.batch_norm for client in members if client.batch_norm is not None]
+        if not own:
+            return Evaluation(per_client=per_client)
+        together = weights.clone()
+        together[layout.batch_norm_mask] = torch.stack(own).mean(0)
+        metrics, validation = self.evaluator.measure(together)
+        return Evaluation(metrics, validation, per_client)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Random draws are named by (seed, round, client): they need no state."""
+        return {
+            "batch_norm": {
+                name: client.batch_norm
+                for name, client in self.members.items()
+                if client.batch_norm is not None
+            },
+            "attack": self.campaign.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, values in state["batch_norm"].items():
+            self.members[name].batch_norm = values
+        self.campaign.load_state_dict(state["attack"])
+
+
+def class_counts(targets: Tensor, classes: int) -> list[int]:
+    """Samples per class; positives per finding of a multi-label task."""
+    if targets.ndim == 1:
+        return torch.bincount(targets, minlength=classes).tolist()
+    return targets.sum(0).int().tolist()
+
+
+def simulated_federation(
+    dataset: Dataset,
+    assignment: Assignment,
+    model: nn.Module,
+    rule: Aggregator,
+    campaign: Campaign,
+    trainer: Trainer,
+    training: TrainingParams,
+    schedule: Schedule,
+    privacy: PrivacyParams | None = None,
+) -> Federation:
+    """A federation whose clients all live in this process."""
+    privacy = privacy or PrivacyParams()
+    names = assignment.clients
+    campaign.check(names)
+    per_round = schedule.per_round(len(names))
+    rule.check(per_round)
+    layout = Layout.of(model)
+    protection = Protection(privacy, rule, names, layout.size, schedule.seed)
+    protection.check_cohort(per_round)
+    server_data = ServerData(dataset, rule, schedule)
+    evaluator = Evaluator(model, dataset, server_data.validation_rows, campaign.attack.backdoors)
+    data, sealers = client_data(dataset, assignment), protection.sealers()
+    members = [
+        Client(name, dataset, data[name], test_rows, campaign, privacy.dp, sealers.get(name))
+        for name, test_rows in zip(names, assignment.test, strict=True)
+    ]
+    work = LocalWork(trainer, training, layout, schedule.rounds, schedule.seed)
+    clients = SimulatedClients(members, campaign, work, schedule, evaluator)
+    return Federation(
+        clients, model, rule, training, schedule, protection, campaign, trainer, server_data, evaluator
+    )

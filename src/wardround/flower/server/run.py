@@ -1,0 +1,162 @@
+"""Run a federation over a Flower Grid: an ordinary run folder, resumed where it was left, and an audit log beside it.
+
+Flower's own loop always begins at round 1, so the rounds are those of `runs.runner`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from wardround import aggregators
+from wardround.datasets import Dataset
+from wardround.datasets.partition import Assignment
+from wardround.federation.evaluation import Evaluator
+from wardround.federation.loop import Federation
+from wardround.federation.model_factory import build_model, build_trainer
+from wardround.federation.server_data import ServerData
+from wardround.flower.config import FederationConfig
+from wardround.flower.server.audited_steward import AuditedSteward
+from wardround.flower.server.flower_clients import FlowerClients
+from wardround.flower.server.membership import Membership, QuorumMissed
+from wardround.privacy.protection import Protection
+from wardround.records import RoundRecord
+from wardround.runs.audit import AuditLog
+from wardround.runs.config import RECORD
+from wardround.runs.folder import RunFolder
+from wardround.runs.quarantine import quarantined
+from wardround.runs.runner import (
+    Listener,
+    build_campaign,
+    build_schedule,
+    load_and_partition,
+    load_dataset,
+    record,
+    run_rounds,
+    summary_on_exit,
+    versions,
+)
+from wardround.threads import one_thread
+from wardround.updates import Layout
+
+__all__ = ["build_federation", "run_federation"]
+
+
+def run_federation(
+    config: FederationConfig,
+    grid: Grid,
+    out: Path,
+    listen: Listener | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunFolder:
+    """Run or resume the federation in `out/<run name>`. A finished one is left as it is."""
+    folder = RunFolder(Path(out) / config.run.run_name)
+    finished = folder.summary()
+    if finished is not None and finished.finished:
+        return folder
+    # One thread: results must not depend on how many there are.
+    with one_thread():
+        dataset: Dataset | None = None
+        assignment: Assignment | None = None
+        if config.has_partition:
+            dataset, assignment = load_and_partition(config.run)
+        elif config.has_dataset:
+            dataset = load_dataset(config.run)
+        with folder.locked():
+            membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
+            _resume(config, folder, membership, dataset, assignment, listen)
+    return folder
+
+
+def _resume(
+    config: FederationConfig,
+    folder: RunFolder,
+    membership: Membership,
+    dataset: Dataset | None,
+    assignment: Assignment | None,
+    listen: Listener | None,
+) -> None:
+    checkpoint = folder.read_checkpoint()
+    done = 0 if checkpoint is None else checkpoint["round"]
+    audit = membership.audit
+    folder.cut_after(done)
+    folder.write_config({**config.plain(), RECORD: versions()})  # now it is a run, if one without a round
+
+    def log_end(status: str, reason: str | None) -> None:
+        audit.append(f"run-{status}", **({"reason": reason} if reason else {}))
+
+    with summary_on_exit(folder, (QuorumMissed,), log_end):
+        audit.append("run-started" if checkpoint is None else "run-resumed", run=folder.path.name, round=done)
+        if checkpoint is not None:
+            membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
+        membership.wait_for_start(resumed=checkpoint is not None)
+        federation = build_federation(config, membership, dataset, assignment)
+        if checkpoint is not None:
+            federation.load_state_dict(checkpoint["federation"])
+        folder.write_config({**config.plain(), RECORD: record(federation, "flower", config.per_round)})
+        federation.rule.warm_up(config.per_round, federation.layout.size)
+        run_rounds(federation, folder, done, config.run.rounds, listen, partial(log_round, audit))
+
+
+def build_federation(
+    config: FederationConfig,
+    membership: Membership,
+    dataset: Dataset | None = None,
+    assignment: Assignment | None = None,
+) -> Federation:
+    """The federation of these hospitals, before its first round."""
+    run, shape = config.run, membership.roster.shape
+    assert shape is not None  # hospitals or the server's own data have fixed it
+    dp = run.privacy.dp
+    model = build_model(
+        run.model, shape["input_shape"], shape["task"], len(shape["class_names"]), run.seed, dp
+    )
+    name, params = run.section("aggregator")
+    rule = aggregators.create(name, **params)
+    known = membership.order if assignment is not None else tuple(membership.roster.descriptions)
+    campaign, schedule = build_campaign(run, known or ()), build_schedule(run)
+    layout = Layout.of(model)
+    protection = Protection(run.privacy, rule, None, layout.size, run.seed)
+    protection.check_cohort(config.per_round)
+    if (channel := protection.channel) is not None:
+        channel.steward = AuditedSteward(channel.steward, membership.audit.append)
+    dtype = next(iter(model.state_dict().values())).dtype
+    clients = FlowerClients(config, membership, schedule, layout, dtype, dataset, assignment)
+    server: dict[str, Any] = {}
+    if dataset is not None:
+        server_data = ServerData(dataset, rule, schedule)
+        server["server_data"] = server_data
+        server["evaluator"] = Evaluator(
+            model, dataset, server_data.validation_rows, campaign.attack.backdoors
+        )
+        if server_data.root is not None:
+            server["trainer"] = build_trainer(model, dataset, run.training, None, run.engine, run.device)
+    set_aside = partial(quarantined, membership.folder.path)
+    return Federation(
+        clients,
+        model,
+        rule,
+        run.training,
+        schedule,
+        protection,
+        campaign,
+        quarantined=set_aside,
+        **server,
+    )
+
+
+def log_round(audit: AuditLog, line: RoundRecord) -> None:
+    """Write what happened to each client in a round into the audit log."""
+    for client, left_out in line.left_out.items():
+        event = "quarantine-applied" if left_out.status == "quarantined" else "dropped"
+        audit.append(event, round=line.round, client=client, reason=left_out.reason)
+    if line.skipped is not None:
+        audit.append("round-skipped", round=line.round, reason=line.skipped)
+    weights = {client.client: client.weight for client in line.clients}
+    audit.append("weights", round=line.round, clients=weights)
