@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from wardround.analysis.rendering import Table
 from wardround.analysis.runs import Run
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables
 from wardround.errors import ConfigError
+from wardround.files import replace_file
 
 __all__ = ["Analysis", "analyze", "write"]
 
@@ -137,9 +137,7 @@ def write(analysis: Analysis, out: Path) -> list[Path]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            temporary = out / f"{name}.tmp"
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, out / name)
+            replace_file(out / name, text.encode())
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written ({error.strerror})") from None
     return [out / name for name in contents]

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from wardround.errors import ConfigError
+from wardround.files import append_text
 
 __all__ = ["mount", "privacy_app", "profiles_app", "steward"]
 
@@ -146,10 +147,7 @@ def _log_access(run: Path, reason: str) -> None:
         "reason": reason,
     }
     try:
-        with open(run / ACCESS_LOG, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_text(run / ACCESS_LOG, json.dumps(line) + "\n")
     except OSError as error:
         raise ConfigError(
             f"{run / ACCESS_LOG}: cannot be written ({error.strerror}), and profiles are not shown unlogged"

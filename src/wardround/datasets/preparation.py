@@ -14,13 +14,14 @@ import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from wardround.datasets.base import Dataset, DatasetSource, registry
 from wardround.errors import ConfigError, DataError, WardroundError
+from wardround.files import UNFINISHED, LockHeld, can_lock, locked, replacing
 
 __all__ = [
     "Cache", "PreparedSource", "Progress", "Workspace", "cache_folder", "data_root", "info", "open_cache",
@@ -30,7 +31,7 @@ __all__ = [
 Progress = Callable[[str, int, int], None]
 """(stage, done, total): called as a stage moves on."""
 
-MANIFEST, FINGERPRINT, UNFINISHED = "manifest.json", "fingerprint", ".tmp"
+MANIFEST, FINGERPRINT = "manifest.json", "fingerprint"
 
 
 def data_root() -> Path:
@@ -69,12 +70,8 @@ class Workspace:
     @contextmanager
     def writing(self, file: str) -> Iterator[Path]:
         """A path to write to; it becomes `file` when the block ends well, and vanishes when it does not."""
-        unfinished = self.folder / (file + UNFINISHED)
-        try:
+        with replacing(self.folder / file) as unfinished:
             yield unfinished
-            unfinished.replace(self.folder / file)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def __truediv__(self, file: str) -> Path:
         return self.folder / file
@@ -249,17 +246,15 @@ def _read(path: Path) -> str | None:
 @contextmanager
 def _locked(path: Path, name: str) -> Iterator[None]:
     """One preparation of a cache at a time. The lock ends with the process, however that ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this platform: two preparations at once are the user's to avoid
+    if not can_lock():  # two preparations at once are the user's to avoid on this platform
         yield
         return
-    with path.open("w") as lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = stack.enter_context(locked(path, wait=False))
             # A lock on a file that its last holder has just removed would hold nobody off.
-            held = path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino
-        except OSError:
+            held = path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        except (LockHeld, OSError):
             held = False
         if not held:
             raise ConfigError(f"{name} is being prepared by another process; wait for it")

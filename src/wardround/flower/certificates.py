@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.errors import ConfigError, require
+from wardround.files import replace_file
 
 __all__ = ["KeyFiles", "make_node_keys", "make_server_certificate", "public_keys"]
 
@@ -214,13 +214,8 @@ def _refuse_to_overwrite(paths: Iterable[Path], force: bool) -> None:
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file atomically; others can never read it before its mode is set."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary.unlink(missing_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        temporary.chmod(mode)
-        os.replace(temporary, path)
+        replace_file(path, content, mode)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

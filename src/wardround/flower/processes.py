@@ -12,12 +12,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
 
 from wardround.errors import ConfigError, WardroundError
+from wardround.files import LockHeld, locked
 from wardround.flower import orphan_reaper
 
 __all__ = ["Processes", "check_port", "console_script", "free_port", "last_line", "one_at_a_time"]
@@ -192,17 +193,13 @@ def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
         WardroundError: Another process holds it; the message says that `what` is running already.
     """
     _require_linux()
-    import fcntl
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, held meanwhile
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
-    with handle:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(locked(folder / ".lock", wait=False))
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
+        except LockHeld:
             raise WardroundError(f"{what} is running already ({folder})") from None
         yield
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ from wardround.analysis.rendering import Table
 from wardround.analysis.runs import Run
 from wardround.analysis.tables import Comparison, compare
 from wardround.errors import ConfigError
+from wardround.files import replace_file
 from wardround.report.contents import Contents, collect
 from wardround.report.figures import Figure
 
@@ -39,9 +39,7 @@ def write_page(runs: Sequence[Run], path: Path, title: str, contents: Contents |
     text = page(contents or collect(runs), title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(path, text.encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
     return path

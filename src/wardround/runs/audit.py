@@ -8,17 +8,18 @@ its end, or that all of it was written anew: for that, note the head hash elsewh
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from wardround.errors import WardroundError
+from wardround.files import locked, sync
 from wardround.records import finite
 
 __all__ = ["AuditLog", "head_of", "verify"]
@@ -58,20 +59,19 @@ class AuditLog:
         taken = RESERVED & set(fields)
         if taken:
             raise ValueError(f"audit fields may not be called {', '.join(sorted(taken))}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path, "a+b")  # noqa: SIM115 - closed below, held meanwhile
-        except OSError as error:
-            raise WardroundError(f"{self.path}: cannot be written ({error.strerror})") from None
-        with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # goes with the handle, or with the process
-            whole, fragment = _tail(handle)
+        with ExitStack() as stack:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(locked(self.path))
+            except OSError as error:
+                raise WardroundError(f"{self.path}: cannot be written ({error.strerror})") from None
+            whole, fragment = _tail(file)
             last = self._last(whole)
             if fragment:
-                handle.truncate(handle.seek(0, os.SEEK_END) - len(fragment))
-                told = {"bytes": len(fragment), "text": fragment[:200].decode(errors="replace")}
-                last = _write(handle, last, TORN, told)
-            _write(handle, last, event, fields)
+                file.truncate(file.seek(0, os.SEEK_END) - len(fragment))
+                torn = {"bytes": len(fragment), "text": fragment[:200].decode(errors="replace")}
+                last = _write(file, last, TORN, torn)
+            _write(file, last, event, fields)
 
     def _last(self, content: bytes | None) -> _Link:
         if content is None:
@@ -122,8 +122,7 @@ def _check(path: Path, head: str | None) -> _Link:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)  # a line that is being written would look cut off
+        with locked(path, shared=True) as file:  # a line that is being written would look cut off
             content = file.read()
     except OSError as error:
         raise WardroundError(f"{path}: cannot be read ({error.strerror})") from None
@@ -150,24 +149,23 @@ def _link(content: bytes) -> _Link:
     return _Link(values["line"], claimed)
 
 
-def _write(handle: BinaryIO, last: _Link, event: str, fields: dict[str, Any]) -> _Link:
+def _write(file: BinaryIO, last: _Link, event: str, fields: dict[str, Any]) -> _Link:
     values = {"line": last.line + 1, "time": time.time(), "event": event, **finite(fields)}
     body = json.dumps(values | {"previous": last.hash}, allow_nan=False)[:-1].encode()
     seal = hashlib.sha256(body).hexdigest()
-    handle.write(body + f', "hash": "{seal}"}}\n'.encode())
-    handle.flush()
-    os.fsync(handle.fileno())
+    file.write(body + f', "hash": "{seal}"}}\n'.encode())
+    sync(file)
     return _Link(last.line + 1, seal)
 
 
-def _tail(handle: BinaryIO) -> tuple[bytes | None, bytes]:
+def _tail(file: BinaryIO) -> tuple[bytes | None, bytes]:
     """The last whole line, None where there is none, and what stands behind it without an end."""
-    place = handle.seek(0, os.SEEK_END)
+    place = file.seek(0, os.SEEK_END)
     content = b""
     while place > 0 and content.count(b"\n") < 2:
         step = min(place, STEP)
         place -= step
-        handle.seek(place)
-        content = handle.read(step) + content
+        file.seek(place)
+        content = file.read(step) + content
     *whole, fragment = content.split(b"\n")
     return (whole[-1] if whole else None), fragment

@@ -6,11 +6,10 @@ what counts: on resume, lines of rounds that the checkpoint does not know are cu
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ import torch
 import yaml
 
 from wardround.errors import ConfigError, DataError, WardroundError
+from wardround.files import LockHeld, append_text, locked, replace_file, replacing
 from wardround.records import ClientRecord, RoundRecord, Summary, check_schema
 
-__all__ = ["TRACKERS", "RunFolder", "find_runs", "replace_file"]
+__all__ = ["TRACKERS", "RunFolder", "find_runs"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the compiled one is ten times as fast
 TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
@@ -40,19 +40,17 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One writer at a time; the lock goes with the process, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / ".lock", "a+")  # noqa: SIM115 - closed below, held meanwhile
-        except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be written ({error.strerror})") from None
-        with handle:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                self.path.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(locked(self.path / ".lock", wait=False))
+            except OSError as error:
+                raise ConfigError(f"{self.path}: cannot be written ({error.strerror})") from None
+            except LockHeld:
                 raise WardroundError(f"{self.path}: another process is running this experiment") from None
-            handle.truncate(0)
-            handle.write(f"{os.getpid()}\n")  # for people who wonder which one
-            handle.flush()
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())  # for people who wonder which one
+            file.flush()
             yield
 
     def write_config(self, values: dict[str, Any]) -> None:
@@ -65,16 +63,11 @@ class RunFolder:
         """Write one round: its clients' lines first, so that a round with a line of its own is complete."""
         clients = [client.line() for client in record.clients]
         for path, lines in ((self.clients_path, clients), (self.rounds_path, [record.line()])):
-            with open(path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in lines))
+            append_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
-        temporary = self.checkpoint_path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave a name without its content
-        os.replace(temporary, self.checkpoint_path)
+        with replacing(self.checkpoint_path) as temporary:
+            torch.save(state, temporary)
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The state after the last finished round; None where no round is finished."""
@@ -150,10 +143,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return json.loads(b"[" + b",".join(lines) + b"]")  # faster than line by line
     except ValueError as error:
         raise DataError(f"{path}: holds a line that is not JSON ({error})") from None
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the old content or the new one, never half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

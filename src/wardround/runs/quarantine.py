@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from wardround.errors import ConfigError, WardroundError, did_you_mean
+from wardround.files import locked, replace_file
 from wardround.runs.audit import AuditLog
-from wardround.runs.folder import RunFolder, replace_file
+from wardround.runs.folder import RunFolder
 
 __all__ = ["AUDIT_LOG", "quarantine", "quarantined", "release", "user_name"]
 
@@ -68,12 +68,11 @@ def _locked(folder: Path, reason: str) -> Iterator[dict[str, str]]:
         raise ConfigError("--reason: say why; it goes into the audit log")
     RunFolder(folder).config()  # or it is no run
     _check_not_finished(folder)
-    try:
-        handle = open(Path(folder) / ".quarantine.lock", "a")  # noqa: SIM115 - closed below, held meanwhile
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(Path(folder) / ".quarantine.lock"))
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
         yield quarantined(folder)
 
 

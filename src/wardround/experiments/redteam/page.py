@@ -12,7 +12,7 @@ from rich.table import Table
 from wardround.errors import ConfigError
 from wardround.experiments.redteam.picture import picture
 from wardround.experiments.redteam.results import Findings, Tried
-from wardround.runs.folder import replace_file
+from wardround.files import replace_file
 
 __all__ = ["leaderboard", "page", "words", "worst_table", "write"]
 

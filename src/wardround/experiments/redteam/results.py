@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from wardround import attacks
 from wardround.errors import ConfigError
 from wardround.experiments.redteam.plan import METRICS, Plan
+from wardround.files import replace_file
 from wardround.records import Summary
 from wardround.registry import Parameters, explain
 from wardround.runs.config import override
-from wardround.runs.folder import replace_file
 
 __all__ = ["FILE", "WORST", "Findings", "Outcome", "Tried", "outcome_of", "read_findings"]
 

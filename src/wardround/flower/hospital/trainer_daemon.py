@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wardround.errors import WardroundError
+from wardround.files import replace_file
 
 if TYPE_CHECKING:
     from wardround.flower.hospital.hospital import Hospital
@@ -154,8 +155,6 @@ def _answer_and_save(hospital: Hospital, path: Path) -> Answer:
         reply = hospital.answer(request)
         state = hospital.memory()
         if state != saved:
-            from wardround.runs.folder import replace_file
-
             replace_file(path, state)
             saved = state
         return reply

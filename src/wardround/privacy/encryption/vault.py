@@ -14,7 +14,6 @@ All of it is readable by its owner only.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import threading
 from collections import Counter
@@ -27,6 +26,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from wardround.errors import ConfigError
+from wardround.files import append_text, replace_file, replacing
 from wardround.privacy.encryption.ciphers import new_secret, secret_side
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy, Session, Steward
 from wardround.privacy.params import ProfileNoiseParams
@@ -38,6 +38,7 @@ __all__ = ["PUBLIC", "Vault", "client_key", "client_keys", "key_path", "public_c
 PREFIX = "client-"
 PUBLIC = "public.key"
 MODES = (PADDED_SUMS, DEPOSITS)
+PRIVATE = 0o600  # for the owner only: keys, and what the steward has opened
 
 
 class _OtherMode(ConfigError):
@@ -79,22 +80,24 @@ class Vault:
         secret = new_secret(cipher)
         for path in (self.folder, self.keys, self.sessions):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self.secret_path, secret.secret_bytes())
-        _write(self.keys / "server.key", secrets.token_hex(32).encode())
-        _write(self.keys / PUBLIC, cipher.encode() + b"\n" + secret.public_bytes())
-        _write(self.keys / "pseudonyms.key", secrets.token_hex(32).encode())
+        replace_file(self.secret_path, secret.secret_bytes(), PRIVATE)
+        replace_file(self.keys / "server.key", secrets.token_hex(32).encode(), PRIVATE)
+        replace_file(self.keys / PUBLIC, cipher.encode() + b"\n" + secret.public_bytes(), PRIVATE)
+        replace_file(self.keys / "pseudonyms.key", secrets.token_hex(32).encode(), PRIVATE)
         for client in dict.fromkeys(clients):
             path = key_path(self.keys, client)
             # A client must not take the mode on the server's word: what it would send unpadded in one mode, the
             # other's steward would help to open.
-            _write(path, f"{mode} {secrets.token_hex(32)}".encode())
+            replace_file(path, f"{mode} {secrets.token_hex(32)}".encode(), PRIVATE)
         settings = {
             "mode": mode,
             "cipher": cipher,
             "policy": (policy or Policy()).model_dump(),
             "profile_noise": None if profile_noise is None else profile_noise.model_dump(),
         }
-        _write(self.settings_path, json.dumps(settings, indent=2).encode())  # last: now it exists
+        replace_file(
+            self.settings_path, json.dumps(settings, indent=2).encode(), PRIVATE
+        )  # last: now it exists
 
     def steward(self) -> Steward:
         """The steward that lives here, with the sessions it remembers."""
@@ -124,19 +127,16 @@ class Vault:
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line; on disk before the answer leaves."""
-        with self._lock, open(self.log_path, "a", encoding="utf-8", opener=_private) as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with self._lock:
+            append_text(self.log_path, json.dumps(line) + "\n", PRIVATE)
 
     def keep(self, name: str, session: Session) -> None:
         """Remember how far a session is. Deposits are not kept: a round that was cut off is lost."""
         state = {"round": session.round, "summed": session.summed, "openings": dict(session.openings)}
         if session.last_sum is not None:
-            temporary = self.sessions / f"{name}.tmp.npy"
-            np.save(temporary, session.last_sum)
-            os.replace(temporary, self.sessions / f"{name}.npy")
-        _write(self.sessions / f"{name}.json", json.dumps(state).encode())
+            with replacing(self.sessions / f"{name}.npy", PRIVATE) as path, open(path, "wb") as file:
+                np.save(file, session.last_sum)
+        replace_file(self.sessions / f"{name}.json", json.dumps(state).encode(), PRIVATE)
 
     def _remembered(self) -> list[tuple[str, Session]]:
         found = []
@@ -205,16 +205,3 @@ def _read_key(path: Path, mode: str | None = None) -> bytes:
     if mode is not None and words != [mode]:
         raise _OtherMode(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
     return key
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb", opener=_private) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
