@@ -8,8 +8,10 @@ import pytest
 from wardround.errors import ConfigError, WardroundError
 from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.audit import AuditLog, verify
+from wardround.runs.config import load_config
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantine, quarantined, release
+from wardround.runs.runner import run as run_simulation
 
 
 @pytest.fixture
@@ -28,12 +30,12 @@ def test_a_client_is_set_aside_and_let_back_in(run):
     assert quarantined(run) == {}
     quarantine(run, "hospital-01", "broken scanner")
     assert quarantined(run) == {"hospital-01": "broken scanner"}
-    release(run, "hospital-01", "scanner mended")
+    release(run, "hospital-01", "scanner fixed")
     assert quarantined(run) == {}
-    told = [(line["event"], line["client"], line["reason"]) for line in events(run)]
-    assert told == [
+    logged = [(line["event"], line["client"], line["reason"]) for line in events(run)]
+    assert logged == [
         ("quarantined", "hospital-01", "broken scanner"),
-        ("released", "hospital-01", "scanner mended"),
+        ("released", "hospital-01", "scanner fixed"),
     ]
     assert all(line["user"] for line in events(run))
     assert verify(run / "audit.jsonl") == 2
@@ -102,3 +104,25 @@ def test_operators_and_the_coordinator_at_once(run):
         thread.join()
     assert set(quarantined(run)) == set(clients)
     assert verify(log.path) == 23
+
+
+def test_a_running_simulation_obeys_from_the_next_round_on(tiny, tmp_path):
+    config = load_config(tiny)
+    path = tmp_path / config.run_name
+
+    def operate(record):
+        if record.round == 2:
+            quarantine(path, "hospital-01", "odd scanner")
+        if record.round == 4:
+            release(path, "hospital-01", "scanner fixed")
+
+    folder = run_simulation(config, tmp_path, operate)
+    lines = [line for line in folder.clients() if line.client == "hospital-01"]
+    assert [line.status for line in lines] == ["ok", "ok", "quarantined", "quarantined", "ok", "ok"]
+    assert [line.weight for line in lines[2:4]] == [0.0, 0.0]
+    others = [line for line in folder.clients() if line.round in (3, 4) and line.client != "hospital-01"]
+    assert sum(line.weight for line in others) == pytest.approx(2), "the others share what is free"
+    assert folder.rounds()[2].left_out["hospital-01"].reason == "odd scanner"
+    untouched = run_simulation(config, tmp_path / "untouched")
+    assert untouched.rounds()[1].metrics == folder.rounds()[1].metrics
+    assert untouched.rounds()[2].metrics != folder.rounds()[2].metrics

@@ -1,7 +1,7 @@
 """How much privacy a run has spent so far, by Opacus's accountants.
 
 Every release is a (subsampled) Gaussian mechanism: a noise multiplier, a sampling rate, a number of steps. Each
-client has its own history; the ε that is told is that of the client who has spent most. No amplification by a
+client has its own history; the reported ε is that of the client that has spent most. No amplification by a
 round's choice of clients is claimed: the server knows whom it chose.
 """
 
@@ -97,7 +97,7 @@ class Ledger:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what was spent."""
+        """Continue from what was spent."""
         self.steps = {
             client: Counter({(multiplier, rate): steps for multiplier, rate, steps in history})
             for client, history in state.items()

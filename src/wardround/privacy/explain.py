@@ -72,15 +72,15 @@ def explain_mode(mode: str) -> str:
     """Against whom a mode holds and what it leaks, line by line; the limits come first."""
     if mode not in TABLE:
         raise ParameterError(f"unknown mode {mode!r}; {did_you_mean(mode, TABLE)}")
-    told = TABLE[mode]
+    answers = TABLE[mode]
     lines = [
-        f"{mode} holds against: {told['holds against']}",
-        f"what a server that lies can do: {told['a server that lies']}",
+        f"{mode} holds against: {answers['holds against']}",
+        f"what a server that lies can do: {answers['a server that lies']}",
         f"differential privacy: {DIFFERENTIAL_PRIVACY}",
         "",
-        f"{mode}: {told['what it is']}",
+        f"{mode}: {answers['what it is']}",
         "",
         "who sees what, with a server and a steward that follow the protocol",
     ]
-    lines += [f"  {party}: {told[party]}" for party in PARTIES]
-    return "\n".join([*lines, "", f"trust: {told['trust']}"])
+    lines += [f"  {party}: {answers[party]}" for party in PARTIES]
+    return "\n".join([*lines, "", f"trust: {answers['trust']}"])

@@ -101,7 +101,7 @@ class PrivacyParams(Parameters):
     profile_noise: ProfileNoiseParams | None = None
     pseudonyms: str | None = None
     """A key file (made where there is none): clients are called by a keyed hash of their id wherever a run has
-    their names: its lines, profiles, checkpoint. Only who has the file can tell who is who."""
+    their names: its lines, profiles, checkpoint. Only the holder of the file knows which name is whose."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> PrivacyParams:

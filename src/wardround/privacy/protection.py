@@ -190,7 +190,7 @@ class Protection:
 
     def _unreadable(self, sealed: Mapping[str, Sealed], clients: Sequence[str]) -> list[str]:
         assert self.channel is not None
-        found = []
+        broken = []
         for client in clients:
             part = sealed[client]
             try:
@@ -198,8 +198,8 @@ class Protection:
                     [(part.ciphertext if isinstance(part, Deposit) else part, self.channel.public.exact(0.5))]
                 )
             except Exception:
-                found.append(client)
-        return found
+                broken.append(client)
+        return broken
 
     def _opened(
         self,

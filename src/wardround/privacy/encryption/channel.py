@@ -65,9 +65,10 @@ class Channel:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """A steward in this process goes with it: only the sum that cosines are measured against stays.
+        """What a resumed run needs.
 
-        One in another process is told which session this run goes on from.
+        A steward in this process ends with it: only the sum that cosines are measured against is kept. One in another
+        process is given the session that this run continues.
         """
         last = None if self.own is None else self.own.sessions[self.session].last_sum
         return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}

@@ -1,4 +1,4 @@
-"""What this room raises on purpose, beside the errors that all rooms share."""
+"""Errors of privacy and encryption: refused openings, a spent budget, vectors that cannot be encrypted."""
 
 from __future__ import annotations
 

@@ -90,12 +90,12 @@ class RemoteSteward:
         right = answer_proof(self.key, headers[NONCE], status, answer)
         if not hmac.compare_digest(right.encode(), (proof or "").encode()):
             raise NotAuthentic(f"the answer from {self.address} is not signed with the steward's key")
-        told, parts = unpack_message(answer)
+        reply, parts = unpack_message(answer)
         if status == 403:
-            raise Refused(told["error"], told.get("client"))
+            raise Refused(reply["error"], reply.get("client"))
         if status != 200:
-            raise WardroundError(f"the steward at {self.address}: {told['error']}")
-        return told, parts
+            raise WardroundError(f"the steward at {self.address}: {reply['error']}")
+        return reply, parts
 
 
 def _vector(blobs: list[bytes]) -> np.ndarray:

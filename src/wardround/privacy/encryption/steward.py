@@ -140,7 +140,7 @@ class Steward:
         self._lock = threading.Lock()
 
     def begin(self, after: str | None = None) -> str:
-        """A new session; `after` names one that it goes on from (a run that was stopped)."""
+        """A new session; `after` names the one it continues (of a run that was stopped)."""
         with self._lock:
             name = secrets.token_hex(16)
             last = None
