@@ -17,11 +17,11 @@ rng = np.random.default_rng(0)
 
 def test_binary_by_hand():
     logits = torch.tensor([[2.0], [1.0], [-1.0], [-2.0]])
-    told = metrics_of(logits, torch.tensor([1, 0, 1, 0]), Task.BINARY)
-    assert told["auroc"] == 0.75  # three of four pairs in order
-    assert told["accuracy"] == 0.5
-    assert told["f1"] == 0.5
-    assert told["loss"] == pytest.approx(
+    metrics = metrics_of(logits, torch.tensor([1, 0, 1, 0]), Task.BINARY)
+    assert metrics["auroc"] == 0.75  # three of four pairs in order
+    assert metrics["accuracy"] == 0.5
+    assert metrics["f1"] == 0.5
+    assert metrics["loss"] == pytest.approx(
         np.mean([np.log1p(np.exp(-2)), np.log1p(np.exp(1)), np.log1p(np.exp(1)), np.log1p(np.exp(-2))])
     )
 
@@ -29,18 +29,18 @@ def test_binary_by_hand():
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=40))
 def test_binary_is_what_scikit_learn_says_with_ties_too(samples):
     scores, truth = np.array([s for s, _ in samples], float), np.array([t for _, t in samples])
-    told = metrics_of(torch.tensor(scores)[:, None], torch.tensor(truth).long(), Task.BINARY)
-    assert told["f1"] == pytest.approx(reference.f1_score(truth, scores > 0, zero_division=0.0))
-    assert told["accuracy"] == pytest.approx(reference.accuracy_score(truth, scores > 0))
+    metrics = metrics_of(torch.tensor(scores)[:, None], torch.tensor(truth).long(), Task.BINARY)
+    assert metrics["f1"] == pytest.approx(reference.f1_score(truth, scores > 0, zero_division=0.0))
+    assert metrics["accuracy"] == pytest.approx(reference.accuracy_score(truth, scores > 0))
     if truth.any():
-        assert told["auprc"] == pytest.approx(reference.average_precision_score(truth, scores))
+        assert metrics["auprc"] == pytest.approx(reference.average_precision_score(truth, scores))
     if truth.any() and not truth.all():
-        assert told["auroc"] == pytest.approx(reference.roc_auc_score(truth, scores))
+        assert metrics["auroc"] == pytest.approx(reference.roc_auc_score(truth, scores))
 
 
 def test_multi_class_is_hand_and_till():
     logits, truth = rng.standard_normal((60, 3)), rng.integers(0, 3, 60)
-    told = metrics_of(torch.tensor(logits), torch.tensor(truth), Task.MULTICLASS)
+    metrics = metrics_of(torch.tensor(logits), torch.tensor(truth), Task.MULTICLASS)
     pairs = []
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     for i in range(3):
@@ -48,7 +48,7 @@ def test_multi_class_is_hand_and_till():
             rows = (truth == i) | (truth == j)
             pairs.append(reference.roc_auc_score(truth[rows] == i, shares[rows, i]))
             pairs.append(reference.roc_auc_score(truth[rows] == j, shares[rows, j]))
-    assert told["auroc"] == pytest.approx(np.mean(pairs))
+    assert metrics["auroc"] == pytest.approx(np.mean(pairs))
 
 
 def test_a_class_that_is_missing_in_the_test_split_is_no_obstacle():
@@ -63,20 +63,20 @@ def test_multi_label_averages_over_findings_that_occur():
     logits = torch.tensor(rng.standard_normal((30, 3)))
     truth = torch.tensor(rng.integers(0, 2, (30, 3))).float()
     truth[:, 2] = 0
-    told = metrics_of(logits, truth, Task.MULTILABEL)
+    metrics = metrics_of(logits, truth, Task.MULTILABEL)
     expected = [reference.roc_auc_score(truth[:, c], logits[:, c]) for c in (0, 1)]
-    assert told["auroc"] == pytest.approx(np.mean(expected))
+    assert metrics["auroc"] == pytest.approx(np.mean(expected))
     expected = [reference.average_precision_score(truth[:, c], logits[:, c]) for c in (0, 1)]
-    assert told["auprc"] == pytest.approx(np.mean(expected))
+    assert metrics["auprc"] == pytest.approx(np.mean(expected))
     expected = [reference.f1_score(truth[:, c], logits[:, c] > 0) for c in (0, 1)]
-    assert told["f1"] == pytest.approx(np.mean(expected))
+    assert metrics["f1"] == pytest.approx(np.mean(expected))
 
 
 def test_undefined_is_nan_and_a_broken_model_has_no_metrics():
-    told = metrics_of(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 0]), Task.BINARY)
-    assert math.isnan(told["auroc"])
-    assert math.isnan(told["auprc"])
-    assert told["accuracy"] == 0.0
+    metrics = metrics_of(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 0]), Task.BINARY)
+    assert math.isnan(metrics["auroc"])
+    assert math.isnan(metrics["auprc"])
+    assert metrics["accuracy"] == 0.0
     broken = metrics_of(torch.tensor([[math.nan], [2.0]]), torch.tensor([0, 1]), Task.BINARY)
     assert all(math.isnan(value) for value in broken.values())
     assert all(

@@ -234,11 +234,11 @@ def test_fedbnp_end_to_end_with_batch_norm_and_sampling():
     assert len(first.clients) == 3
     unseen = next(client for client in fed.clients.members.values() if client.batch_norm is None)
     assert torch.equal(unseen.own_weights(fed.weights, fed.layout)[mask], initial)
-    told = fed.step(2)
+    record = fed.step(2)
     assert torch.equal(fed.weights[mask], initial)
-    assert set(told.per_client) == set(fed.clients.members)
-    assert told.metrics["auroc"] > 0
-    assert all(line.weight > 0 and line["evaluations"] > 0 for line in told.clients)
+    assert set(record.per_client) == set(fed.clients.members)
+    assert record.metrics["auroc"] > 0
+    assert all(line.weight > 0 and line["evaluations"] > 0 for line in record.clients)
 
 
 @pytest.mark.slow
@@ -282,11 +282,11 @@ def test_convolutional_networks_with_batch_norm_end_to_end(rule, model, side):
     )
     before, mask = fed.weights.clone(), fed.layout.batch_norm_mask
     for t in (1, 2):
-        told = fed.step(t)
+        record = fed.step(t)
     assert torch.isfinite(fed.weights).all()
     assert not torch.equal(fed.weights[~mask], before[~mask])
     assert torch.equal(fed.weights[mask], before[mask]) == (rule != "fedprox")
-    assert len(told.clients) == 3
-    assert set(told.per_client) == set(fed.clients.members)
+    assert len(record.clients) == 3
+    assert set(record.per_client) == set(fed.clients.members)
     if rule == "fedbnp":
-        assert all(line.flag in (True, False) and line["evaluations"] <= 22 for line in told.clients)
+        assert all(line.flag in (True, False) and line["evaluations"] <= 22 for line in record.clients)

@@ -59,9 +59,9 @@ def test_a_backdoor_reports_its_success_and_works_when_most_clients_plant_it():
     planted = federation(attack=attack, dataset=dataset)
     honest = federation(attack={**attack, "fraction": 0.0}, dataset=dataset)
     for number in range(1, 7):
-        told, quiet = planted.step(number), honest.step(number)
-    assert told.metrics["attack_success"] > quiet.metrics["attack_success"] + 0.3
-    assert told.metrics["attack_success"] > told.metrics["attack_success_without_trigger"] + 0.3
+        attacked, quiet = planted.step(number), honest.step(number)
+    assert attacked.metrics["attack_success"] > quiet.metrics["attack_success"] + 0.3
+    assert attacked.metrics["attack_success"] > attacked.metrics["attack_success_without_trigger"] + 0.3
 
 
 def test_benign_drift_moves_the_chosen_client_and_nobody_else():

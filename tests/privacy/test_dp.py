@@ -50,10 +50,10 @@ def test_noise_differs_by_round_and_client_and_repeats_with_the_seed():
 def test_profile_noise_has_the_size_that_its_sensitivity_asks_for():
     noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
     random = np.random.default_rng(0)
-    told = np.array([noise.blur(100.0, 0.0, random) for _ in range(20_000)])
+    blurred = np.array([noise.blur(100.0, 0.0, random) for _ in range(20_000)])
     spread = noise.multiplier * math.sqrt(2) * 4.0
-    assert told.min() >= -1  # cosines
-    assert told[:, 0].min() == 0  # norms
-    upper = told[told[:, 0] > 4.0, 0] - 4.0  # a norm of 100 counts as the clip
+    assert blurred.min() >= -1  # cosines
+    assert blurred[:, 0].min() == 0  # norms
+    upper = blurred[blurred[:, 0] > 4.0, 0] - 4.0  # a norm of 100 counts as the clip
     assert np.sqrt((upper**2).mean()) == pytest.approx(spread, rel=0.03)
     assert noise.blur(1.0, None, random)[1] is None

@@ -154,11 +154,11 @@ def test_paillier_gives_the_same_sum():
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "plaintext"])
 def test_a_rule_that_needs_plaintext_is_refused_by_the_configuration(tiny, mode):
     for name in set(aggregators.available()) - set(rules_for(mode, RULES)):
-        with pytest.raises(ConfigError) as told:
+        with pytest.raises(ConfigError) as error:
             load_config({**tiny, "aggregator": {"name": name}, "privacy": {"mode": mode}})
-        assert name in str(told.value)
-        assert all(rule in str(told.value) for rule in rules_for(mode, RULES))
-        assert "\n" not in str(told.value)
+        assert name in str(error.value)
+        assert all(rule in str(error.value) for rule in rules_for(mode, RULES))
+        assert "\n" not in str(error.value)
 
 
 def test_the_papers_rules_work_in_the_modes_made_for_them():

@@ -101,8 +101,8 @@ def test_an_interrupted_run_goes_on_as_if_never_stopped(tiny, tmp_path, rule, st
     config = load_config(tiny)
     whole = run(config, tmp_path / "whole")
 
-    def interrupt(told):
-        if told.round > stop_after:
+    def interrupt(record):
+        if record.round > stop_after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -148,8 +148,8 @@ def test_half_a_line_at_the_end_is_forgotten(tiny, tmp_path):
     config = load_config(tiny)
     whole = run(config, tmp_path / "whole")
 
-    def interrupt(told):
-        if told.round == 3:
+    def interrupt(record):
+        if record.round == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -173,7 +173,7 @@ def test_a_checkpoint_that_is_none_is_an_error_not_a_fresh_start(tiny, tmp_path)
 def test_two_processes_do_not_write_one_folder(tiny, tmp_path):
     config = load_config(tiny)
 
-    def second(told):
+    def second(record):
         with pytest.raises(WardroundError, match="another process"):
             run(config, tmp_path)
 
