@@ -36,7 +36,11 @@ class Clock:
 
 
 class FaultyGrid(InlineGrid):
-    """`faults`: node → (order, honest replies) → what comes instead; `late`: what comes with the next look."""
+    """A grid whose nodes misbehave.
+
+    `faults`: node → function of an order and its honest replies that returns other replies; `offline`: nodes that are
+    not connected; `later`: replies that come with the next pull; `seen`: all messages.
+    """
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -94,3 +98,8 @@ class Town:
 @pytest.fixture
 def town(tmp_path):
     return lambda **values: Town(tmp_path, values)
+
+
+@pytest.fixture
+def clock():
+    return Clock()

@@ -14,7 +14,8 @@ from wardround.cli.main import app
 from wardround.errors import ConfigError
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.hospital.join import Joiner
-from wardround.flower.server.serve import Server
+from wardround.flower.server.serve import AuditFollower, Server, child_environment, format_round
+from wardround.runs.audit import AuditLog
 
 DATA = {"name": "synthetic", "samples": 100, "features": 4}
 
@@ -153,3 +154,40 @@ def test_insecure_is_announced(fed, hospital, tmp_path):
             app, ["serve", "--config", str(path), "--out", str(tmp_path / "runs"), "--insecure"]
         )
     assert "INSECURE" in result.stderr
+
+
+def test_the_audit_log_is_followed_in_words(tmp_path):
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.append("joined", client="former", samples=1)
+    follower = AuditFollower(log.path)
+    assert follower.new_lines() == [], "what was there before is not repeated"
+    log.append("joined", client="hospital-a", samples=120)
+    log.append("received", round=1)
+    log.append("quorum-missed", reason="1 of 3 have joined")
+    with open(log.path, "ab") as file:
+        file.write(b'{"line": 5, "event": "joi')  # a line that is being written
+    assert follower.new_lines() == [
+        "hospital-a joined (120 samples)",
+        "too few hospitals: 1 of 3 have joined",
+    ]
+    assert follower.new_lines() == []
+
+
+def test_an_audit_log_that_is_not_there_yet(tmp_path):
+    follower = AuditFollower(tmp_path / "audit.jsonl")
+    assert follower.new_lines() == []
+    AuditLog(tmp_path / "audit.jsonl").append("refused", client="x", reason="it said no name")
+    assert follower.new_lines() == ["refused: x: it said no name"]
+
+
+def test_a_round_in_one_line():
+    assert format_round({"round": 3}, 5) == "round 3 of 5"
+    skipped = {"round": 3, "metrics": None, "skipped": "too few", "dropped": {}}
+    assert format_round(skipped, 5) == "round 3 of 5: skipped: too few"
+
+
+def test_children_are_offline_and_keep_their_files_apart(tmp_path):
+    environment = child_environment(tmp_path / "flwr")
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_HOME"] == str(tmp_path / "flwr")
+    assert (tmp_path / "flwr").is_dir()
