@@ -152,10 +152,16 @@ def test_what_a_child_left_behind_is_ended_and_collected(tmp_path):
 
 
 def test_signal_handlers_are_restored(tmp_path):
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with Processes(tmp_path, {}):
-        assert signal.getsignal(signal.SIGTERM) is not before[0]
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    own = {number: signal.getsignal(number) for number in numbers}
+    try:
+        with Processes(tmp_path, {}):
+            assert signal.getsignal(signal.SIGTERM) is not own[signal.SIGTERM]
+        assert {number: signal.getsignal(number) for number in numbers} == own
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_elsewhere_than_on_linux_it_says_so_when_used(tmp_path, monkeypatch):

@@ -38,10 +38,38 @@ def test_new_nodes_are_asked_once_for_their_name(join):
     federation.grid.offline = {4}
     assert membership.refresh() == {"hospital-00": 2, "hospital-01": 3, "hospital-03": 5, "hospital-04": 6}
     federation.grid.offline = set()
-    assert membership.refresh() == dict(zip(ALL, range(2, 7), strict=True)), "in the order of the partition"
+    assert membership.refresh() == dict(zip(ALL, range(2, 7), strict=True))
     membership.refresh()
     assert sorted(hellos(federation)) == [2, 3, 4, 5, 6]
     assert [event["client"] for event in federation.audit()] == [*ALL[:2], *ALL[3:], ALL[2]]
+
+
+def test_hospitals_come_in_the_order_of_the_partition(join):
+    _, membership = join()
+    membership.order = tuple(reversed(ALL))
+    assert list(membership.refresh()) == ALL[::-1]
+    membership.order = None
+    assert list(membership.refresh()) == ALL, "sorted by name without one"
+
+
+def test_a_node_that_does_not_say_its_name_is_asked_again_when_its_order_has_expired(join, monkeypatch):
+    federation, membership = join()
+    silent, deliver = [], federation.grid.deliver
+
+    def silent_node(message):
+        if message.metadata.dst_node_id == 4:
+            silent.append(message)
+            return []
+        return deliver(message)
+
+    monkeypatch.setattr(federation.grid, "deliver", silent_node)
+    for _ in range(3):
+        assert ALL[2] not in membership.refresh()
+    assert len(silent) == 1
+    federation.clock.sleep(61)
+    for _ in range(3):
+        membership.refresh()
+    assert len(silent) == 2
 
 
 def test_a_hospital_that_disconnects_is_not_present(join):
