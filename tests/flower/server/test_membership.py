@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from wardround import datasets
+from wardround.federation.clients import TooFewReplies
 from wardround.flower.messages import TRAIN, Note
-from wardround.flower.server.membership import Membership, QuorumMissed, TooFewAnswers
+from wardround.flower.server.membership import Membership, QuorumMissed
 
 ALL = [f"hospital-{number:02d}" for number in range(5)]
 
@@ -139,7 +140,7 @@ def test_an_attempt_is_repeated_until_it_has_its_quorum(join):
 
     def attempt():
         if reasons:
-            raise TooFewAnswers(reasons.pop(0))
+            raise TooFewReplies(reasons.pop(0))
         return "result"
 
     assert membership.retry_until_quorum(attempt, 7) == "result"

@@ -15,6 +15,7 @@ from wardround.errors import ConfigError
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.hospital.join import Joiner
 from wardround.flower.server.serve import AuditFollower, Server, child_environment, format_round
+from wardround.records import LeftOut, RoundRecord
 from wardround.runs.audit import AuditLog
 
 DATA = {"name": "synthetic", "samples": 100, "features": 4}
@@ -181,9 +182,10 @@ def test_an_audit_log_that_is_not_there_yet(tmp_path):
 
 
 def test_a_round_in_one_line():
-    assert format_round({"round": 3}, 5) == "round 3 of 5"
-    skipped = {"round": 3, "metrics": None, "skipped": "too few", "dropped": {}}
-    assert format_round(skipped, 5) == "round 3 of 5: skipped: too few"
+    assert format_round(RoundRecord(3), 5) == "round 3 of 5"
+    assert format_round(RoundRecord(3, skipped="too few"), 5) == "round 3 of 5: skipped: too few"
+    record = RoundRecord(3, left_out={"a": LeftOut("quarantined", "broken scanner")})
+    assert format_round(record, 5) == "round 3 of 5: left out: a (quarantined: broken scanner)"
 
 
 def test_children_are_offline_and_keep_their_files_apart(tmp_path):
