@@ -56,15 +56,25 @@ class Parameters(BaseModel):
 
 
 class Configurable(ABC):
-    """A registered member: `Params` describes its parameters, `params` holds the validated values."""
+    """A registered member: `Params` describes its parameters, `params` holds the validated values.
+
+    A member with parameters of its own defines both, so that type checkers know them:
+
+        class Params(Parameters):
+            width: int = 64
+
+        params: Params
+    """
 
     name: ClassVar[str]
 
     class Params(Parameters):
         """No parameters."""
 
-    def __init__(self, params: Any = None) -> None:
-        self.params: Any = params if params is not None else self.Params()
+    params: Parameters
+
+    def __init__(self, params: Parameters | None = None) -> None:
+        self.params = self.Params() if params is None else params
 
     def __repr__(self) -> str:
         values = ", ".join(f"{key}={value!r}" for key, value in self.params)

@@ -12,35 +12,25 @@ from wardround.errors import ConfigError
 from wardround.models.base import build_seeded
 from wardround.updates import Layout
 
-SHAPES = {
-    "mlp": [(7,), (1, 8, 8)],
-    "logistic": [(7,), (3, 8, 8)],
-    "gru": [(48, 5), (1, 1)],
-    "cnn1d": [(48, 5), (4, 1)],
-    "medical-cnn": [(1, 28, 28), (3, 16, 17)],
-    "dos-cnn": [(3, 32, 32), (1, 16, 16)],
-    "resnet18": [(1, 28, 28), (3, 64, 64)],
-    "efficientnet-b0": [(3, 32, 32), (1, 64, 33)],
-}
-OF_MONAI = {"resnet18", "efficientnet-b0"}
 NO_MONAI = importlib.util.find_spec("monai") is None
 
+
+def marks(extra):
+    """Networks of other packages are large, and those packages may be missing."""
+    return [pytest.mark.slow, pytest.mark.skipif(NO_MONAI, reason="MONAI is not installed")] if extra else []
+
+
 CASES = [
-    pytest.param(
-        name,
-        shape,
-        id=f"{name}-{'x'.join(map(str, shape))}",
-        marks=[pytest.mark.slow, pytest.mark.skipif(NO_MONAI, reason="MONAI is not installed")]
-        if name in OF_MONAI
-        else [],
-    )
-    for name, shapes in SHAPES.items()
-    for shape in shapes
+    pytest.param(name, shape, id=f"{name}-{'x'.join(map(str, shape))}", marks=marks(member.extra))
+    for name, member in ((name, models.registry.get(name)) for name in models.available())
+    for shape in member.example_shapes
 ]
 
 
-def test_every_model_is_tested():
-    assert set(models.available()) == set(SHAPES)
+@pytest.mark.parametrize("name", models.available())
+def test_every_model_says_what_it_takes(name):
+    """A model is tested with the shapes it declares: no list of models is kept here."""
+    assert models.registry.get(name).example_shapes, f"{name} declares no example_shapes"
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)

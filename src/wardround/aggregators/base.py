@@ -290,6 +290,8 @@ class ByzantineBound(Aggregator):
         f: int | None = Field(None, ge=0)
         """Byzantine clients to withstand; None: ⌊0.2·N⌋."""
 
+    params: Params
+
     def byzantine(self, clients: int) -> int:
         """f, as it takes effect with that many clients."""
         return clients // 5 if self.params.f is None else int(self.params.f)
@@ -317,7 +319,7 @@ class ScalarRule(Aggregator):
 
     sees = "scalars"
 
-    def __init__(self, params: Any = None) -> None:
+    def __init__(self, params: Parameters | None = None) -> None:
         super().__init__(params)
         self.last: Tensor | None = None
         """The last aggregate (D values); None before the first."""

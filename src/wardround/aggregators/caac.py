@@ -92,7 +92,9 @@ class Caac(ScalarRule):
                 raise ValueError(f"f_min must not exceed f_max, got {self.f_min} > {self.f_max}")
             return self
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         p = self.params
         given = {"mag": p.lambda_mag, "dir": p.lambda_dir, "temp": p.lambda_temp}

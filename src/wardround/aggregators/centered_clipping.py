@@ -40,7 +40,9 @@ class CenteredClipping(Aggregator):
         iterations: int = Field(3, ge=1)
         """Steps from the last aggregate, a round."""
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.last: Tensor | None = None
 

@@ -36,6 +36,8 @@ class FedAvg(Aggregator):
         sample_cap: float | None = Field(None, ge=1)
         """A reported sample count above this multiple of the round's median counts as that multiple."""
 
+    params: Params
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = sample_weights(updates, self.params.sample_cap)
         return Aggregation(weighted_sum(updates.matrix, weights), weights=weights)

@@ -48,6 +48,8 @@ class FedMed(Aggregator):
         clip: Literal["none", "percentile", "mad"] = "mad"
         """How quality scores are bounded."""
 
+    params: Params
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         if "loss" not in updates.metrics:
             raise ParameterError("fedmed needs the clients' training loss: Updates(…, metrics={'loss': …})")

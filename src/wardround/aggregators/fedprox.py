@@ -26,6 +26,8 @@ class FedProx(FedAvg):
         mu: float = Field(0.01, ge=0)
         """Strength of the proximal term."""
 
+    params: Params
+
     @property
     def client_policy(self) -> ClientPolicy:
         return ClientPolicy(prox_mu=self.params.mu)

@@ -59,6 +59,8 @@ class Lasa(Aggregator):
         values: Literal["sparse", "dense"] = "sparse"
         """What is averaged in the end."""
 
+    params: Params
+
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         norms = updates.norms
         median = norms.quantile(0.5)

@@ -37,6 +37,8 @@ class MultiKrum(ByzantineBound):
         m: int | None = Field(None, ge=1)
         """How many rows are averaged; None: N−f."""
 
+    params: Params
+
     def minimum_clients(self, clients: int) -> int:
         return max(super().minimum_clients(clients), self.params.m or 1)
 

@@ -53,6 +53,8 @@ class Rfa(Aggregator):
         sample_cap: float | None = Field(None, ge=1)
         """A reported sample count above this multiple of the round's median counts as that multiple."""
 
+    params: Params
+
     def plan_measurements(self, context: Context) -> MeasurementPlan:
         return MeasurementPlan(gram=True)
 

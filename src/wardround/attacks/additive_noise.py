@@ -32,6 +32,8 @@ class AdditiveNoise(Attack):
         std: Annotated[float, Range(0.001, 10, log=True)] = Field(5.0, gt=0)
         """Standard deviation of every coordinate."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:
             noise = torch.empty_like(honest).normal_(0.0, self.params.std, generator=knowledge.generator(i))

@@ -57,6 +57,8 @@ class AgrTailored(Attack):
         steps: Annotated[int, FIXED] = Field(8, ge=0)
         """Bisections between that and the next larger one."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known = knowledge.known(own)
         geometry = Geometry.of(known, self.params.perturbation)

@@ -50,6 +50,8 @@ class Alie(Attack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest updates are known: everyone's, or the attackers' own."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known = knowledge.known(own)
         mean, std = moments(known)

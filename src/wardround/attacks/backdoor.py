@@ -58,6 +58,8 @@ class Backdoor(DataAttack):
         features: Annotated[tuple[int, ...], FIXED] = (0, 1, 2)
         """The features that are set; negative ones count from the end."""
 
+    params: Params
+
     @property
     def target(self) -> int:
         """The class a triggered sample is to be given."""

@@ -35,6 +35,8 @@ class Crafted(Attack):
         lambda_step: Annotated[float, Range(0.001, 1, log=True)] = Field(0.1, gt=0)
         """λ, the step per coordinate."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         step = knowledge.last_global_update()
         if step is None:

@@ -52,6 +52,8 @@ class FangKrum(Attack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest updates are known: everyone's, or the attackers' own."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, count = knowledge.known(own), len(own)
         benign = knowledge.other_rows(own)

@@ -52,6 +52,8 @@ class FangTrimmedMean(Attack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest updates are known: everyone's, or the attackers' own."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, benign = knowledge.known(own), knowledge.other_rows(own)
         if benign and self.knowledge is KnowledgeLevel.OMNISCIENT:

@@ -42,6 +42,8 @@ class InnerProductManipulation(Attack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest updates are known: everyone's, or the attackers' own."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         mean = mean_of(knowledge.known(own))
         if not self.params.match_norm:

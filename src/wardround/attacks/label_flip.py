@@ -63,6 +63,8 @@ class LabelFlip(DataAttack):
                 raise ValueError(f"source and target belong to mode source-target, not {self.mode}")
             return self
 
+    params: Params
+
     def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
         self._check(data)
         targets = data.targets
@@ -79,7 +81,10 @@ class LabelFlip(DataAttack):
         if self.params.mode == "invert":
             return classes - 1 - targets
         if self.params.mode == BETWEEN:
-            return torch.where(targets == self.params.source, self.params.target, targets).to(targets.dtype)
+            source, target = self.params.source, self.params.target
+            assert source is not None  # this mode has both
+            assert target is not None
+            return torch.where(targets == source, target, targets).to(targets.dtype)
         step = torch.randint(1, classes, targets.shape, generator=generator).to(targets.dtype)
         return (targets + step) % classes
 

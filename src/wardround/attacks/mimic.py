@@ -38,7 +38,9 @@ class Mimic(Attack):
         client: Annotated[int, Range(0, 7)] = Field(0, ge=0)
         """Which of the honest clients, by its place among those of the first attacked round."""
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.chosen: str | None = None
 

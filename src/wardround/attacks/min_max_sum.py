@@ -71,6 +71,8 @@ class WithinDistance(Attack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest updates are known: everyone's, or the attackers' own."""
 
+    params: Params
+
     def largest(self, geometry: Geometry) -> float:
         """The largest γ within the attack's bound."""
         raise NotImplementedError

@@ -52,7 +52,9 @@ class Mix(Attack):
                 raise ValueError(f"the shares must sum to 1, got {total:g}")
             return complete
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.shares = [part["share"] for part in self.params.parts]
         self.parts = [

@@ -47,6 +47,8 @@ class Noise(Attack):
         of: Literal["update", "parameters"] = "update"
         """What the noise replaces."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         weights = require_global_weights(self, knowledge, own) if self.params.of == "parameters" else None
 

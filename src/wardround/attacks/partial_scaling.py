@@ -36,6 +36,8 @@ class PartialScaling(Attack):
         rho: float = Field(0.5, ge=0, le=1)
         """Share of the coordinates that are scaled."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:
             mask = random_mask(len(honest), self.params.rho, knowledge.generator(i))

@@ -68,7 +68,9 @@ class ProfileAware(Attack):
         memory: Annotated[int, Range(2, 20)] = Field(10, ge=2)
         """Rounds of its own past that count, the reach of a running average with decay 0.9."""
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.past: dict[str, Past] = {}
 

@@ -38,6 +38,8 @@ class Scaling(Attack):
         of: Literal["update", "parameters"] = "update"
         """What is multiplied: the update, or the whole local model as the DOS paper does."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         factor = self.params.factor
         if self.params.of == "update":

@@ -48,6 +48,8 @@ class ScoreLie(MetricsAttack):
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
         """Whose honest losses colluding liars see; a single liar knows only its own."""
 
+    params: Params
+
     @property
     def knowledge(self) -> KnowledgeLevel:
         return KnowledgeLevel(self.params.knowledge) if self.params.collude else KnowledgeLevel.OWN

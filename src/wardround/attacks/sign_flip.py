@@ -29,5 +29,7 @@ class SignFlip(Attack):
         scale: Annotated[float, Range(0.1, 100, log=True)] = Field(10.0, gt=0)
         """Length of the reversed update, as a multiple of the honest one."""
 
+    params: Params
+
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         return -self.params.scale * own

@@ -38,7 +38,9 @@ class SlowDrift(Attack):
         ramp: Annotated[int, Range(1, 40, log=True)] = Field(20, ge=1)
         """Rounds from the first sign of drift to full strength."""
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.direction: Tensor | None = None
 

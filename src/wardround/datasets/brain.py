@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from wardround.datasets.base import Task, register
-from wardround.datasets.images import ImageSource, Samples
+from wardround.datasets.images import ImageFileSource, Samples
 from wardround.errors import DataError
 
 ENDINGS = {".jpg", ".jpeg", ".png"}
@@ -20,7 +20,7 @@ STAGES = {
 
 
 @register("alzheimer-mri")
-class AlzheimerMri(ImageSource):
+class AlzheimerMri(ImageFileSource):
     """Four stages of dementia. The release has no subject ids: slices of one brain may fall into two splits,
     so its figures say nothing about new patients."""
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from wardround.datasets.base import Task, register
-from wardround.datasets.images import GREY_IMAGENET, ImageParams, ImageSource, Samples
+from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, ImageParams, Samples
 from wardround.datasets.skin import find_images
 from wardround.datasets.tables import read_table
 from wardround.errors import DataError
@@ -19,7 +19,7 @@ SLIGHT_TURN = {"degrees": 5.0}  # no flips: the heart is on the left
 
 
 @register("chestxray8")
-class ChestXray8(ImageSource):
+class ChestXray8(ImageFileSource):
     """Frontal X-rays of 30,805 patients; 14 findings read from the reports by machine.
 
     Wang et al., "ChestX-ray8: hospital-scale chest X-ray database and benchmarks", CVPR 2017.
@@ -57,7 +57,7 @@ class ChestXray8(ImageSource):
 
 
 @register("chexpert")
-class CheXpert(ImageSource):
+class CheXpert(ImageFileSource):
     """Chest X-rays of 65,240 patients; 13 findings, what the report leaves uncertain counted as absent.
 
     Irvin et al., "CheXpert: a large chest radiograph dataset with uncertainty labels", AAAI 2019. The two
@@ -80,6 +80,8 @@ class CheXpert(ImageSource):
 
     class Params(ImageParams):
         view: Literal["frontal", "lateral", "all"] = "frontal"
+
+    params: Params
 
     def samples(self, folder: Path) -> Samples:
         paths: list[Path] = []

@@ -6,6 +6,7 @@ import gzip
 import io
 import pickle
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wardround.datasets.base import Parameters, Task, register, split_units
+from wardround.datasets.base import Task, register, split_units
 from wardround.datasets.decoding import IMAGES, MOMENTS
 from wardround.datasets.images import ImageSource, moments_of
 from wardround.datasets.preparation import Workspace
@@ -27,13 +28,9 @@ class ArraySource(ImageSource):
 
     shades = None
 
-    class Params(Parameters):
-        augment: bool = True
-        """Whether training sees randomly changed images."""
-
+    @abstractmethod
     def arrays(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """`train` and `test`: images (n × channels × height × width, uint8) and class indices."""
-        raise NotImplementedError
 
     def build(self, folder: Path | None, work: Workspace) -> dict[str, Any]:
         assert folder is not None
@@ -44,7 +41,7 @@ class ArraySource(ImageSource):
             raise DataError(
                 f"{folder}: label {targets.max()} where {len(self.class_names)} classes are expected"
             )
-        facts = {"images": len(images), "labels": self._label_counts(targets), "test": len(arrays["test"][0])}
+        facts = {"images": len(images), "labels": self.label_counts(targets), "test": len(arrays["test"][0])}
         moments = moments_of(torch.from_numpy(images))
         units = [*map(str, range(len(arrays["train"][0]))), *[OFFICIAL_TEST] * len(arrays["test"][0])]
         with work.writing(IMAGES) as path, path.open("wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from wardround.datasets.preparation import Cache, PreparedSource, Workspace
 from wardround.errors import DataError
 
 __all__ = [
-    "GREY_IMAGENET", "IMAGENET", "ImageParams", "ImageSource", "Normalise", "Samples", "mapped",
-    "moments_of", "training_shades",
+    "GREY_IMAGENET", "IMAGENET", "AugmentParams", "ImageFileSource", "ImageParams", "ImageSource",
+    "Normalise", "Samples", "mapped", "moments_of", "training_shades",
 ]  # fmt: skip
 
 Shades = tuple[tuple[float, ...], tuple[float, ...]]
@@ -56,17 +57,22 @@ class Normalise:
         return stored.to(torch.float32).mul_(scale).sub_(shift)
 
 
-class ImageParams(Parameters):
-    """What all image datasets can be told."""
+class AugmentParams(Parameters):
+    """What every image dataset has."""
 
-    size: int = Field(224, ge=8, le=1024)
-    """Height and width that images are scaled to."""
     augment: bool = True
     """Whether training sees randomly changed images."""
 
 
+class ImageParams(AugmentParams):
+    """What every dataset of image files has."""
+
+    size: int = Field(224, ge=8, le=1024)
+    """Height and width that images are scaled to."""
+
+
 class ImageSource(PreparedSource):
-    """An image dataset: a member says which files there are and what is on them."""
+    """An image dataset: a cache of pixels, read as normalised batches. A member says how the cache is built."""
 
     channels: ClassVar[int] = 3
     class_names: ClassVar[tuple[str, ...]]
@@ -76,16 +82,72 @@ class ImageSource(PreparedSource):
     """Of training images; see `Augmentation`."""
     load_only = frozenset({"augment"})
 
-    class Params(ImageParams):
-        """What all image datasets can be told."""
+    class Params(AugmentParams):
+        """What every image dataset has."""
 
-    def samples(self, folder: Path) -> Samples:
-        """The images of the raw folder, listed and labelled."""
-        raise NotImplementedError
+    params: AugmentParams
 
     def labels(self, targets: np.ndarray) -> tuple[Task, tuple[str, ...], np.ndarray]:
         """Task, class names and targets as the options want them, from those stored."""
         return self.task, self.class_names, targets
+
+    def label_counts(self, targets: np.ndarray) -> dict[str, int]:
+        """Class or finding → number of images; a class without any is an error."""
+        counts = (
+            targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(self.class_names))
+        )
+        result = {name: int(count) for name, count in zip(self.class_names, counts, strict=True)}
+        empty = [name for name, count in result.items() if not count]
+        if empty and targets.ndim == 1:
+            raise DataError(
+                f"dataset '{self.name}': no image of class {', '.join(map(repr, empty))}; expected: {self.layout}; "
+                f"get it from {self.origin}"
+            )
+        return result
+
+    def read(self, cache: Cache, seed: int) -> Dataset:
+        images = mapped(cache / IMAGES)
+        with np.load(cache / "samples.npz") as stored:
+            rows, units, raw = stored["rows"], stored["units"], stored["targets"]
+            groups = stored.get("groups", None)
+        task, names, labels = self.labels(raw)
+        targets = torch.from_numpy(np.ascontiguousarray(labels))
+        parts = self.parts(units, seed)
+        moments = np.load(cache / MOMENTS, mmap_mode="r")
+        shades = self.shades or training_shades(moments[rows[parts[0]]])
+        train, validation, test = (
+            Split(
+                # Reads like a tensor without filling memory with the whole array.
+                cast(Tensor, MappedRows(images, torch.from_numpy(rows[part]))),
+                targets[part],
+                None if groups is None else tuple(groups[part].tolist()),
+            )
+            for part in parts
+        )
+        change: Callable[[Tensor, torch.Generator], Tensor] | None = None
+        if self.params.augment and self.augmentation:
+            change = Augmentation(**self.augmentation, deviation=shades[1])
+        dataset = Dataset(
+            self.name, task, names, train, validation, test, Normalise(shades), change, facts=cache.facts
+        )
+        return check_classes(dataset)
+
+    def parts(self, units: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of train, validation and test."""
+        return split_units(units, seed)
+
+
+class ImageFileSource(ImageSource):
+    """An image dataset of files in a folder: a member says which files there are and what is on them."""
+
+    class Params(ImageParams):
+        """What every dataset of image files has."""
+
+    params: ImageParams
+
+    @abstractmethod
+    def samples(self, folder: Path) -> Samples:
+        """The images of the raw folder, listed and labelled."""
 
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         assert folder is not None
@@ -122,53 +184,9 @@ class ImageSource(PreparedSource):
         return {
             "images": len(kept),
             "units": len(set(np.asarray(samples.units, dtype=str)[kept])),
-            "labels": self._label_counts(targets),
+            "labels": self.label_counts(targets),
             "unreadable": named,
         }
-
-    def _label_counts(self, targets: np.ndarray) -> dict[str, int]:
-        counts = (
-            targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(self.class_names))
-        )
-        told = {name: int(count) for name, count in zip(self.class_names, counts, strict=True)}
-        empty = [name for name, count in told.items() if not count]
-        if empty and targets.ndim == 1:
-            raise DataError(
-                f"dataset '{self.name}': no image of class {', '.join(map(repr, empty))}; expected: {self.layout}; "
-                f"get it from {self.origin}"
-            )
-        return told
-
-    def read(self, cache: Cache, seed: int) -> Dataset:
-        images = mapped(cache / IMAGES)
-        with np.load(cache / "samples.npz") as stored:
-            rows, units, raw = stored["rows"], stored["units"], stored["targets"]
-            groups = stored.get("groups", None)
-        task, names, labels = self.labels(raw)
-        targets = torch.from_numpy(np.ascontiguousarray(labels))
-        parts = self.parts(units, seed)
-        moments = np.load(cache / MOMENTS, mmap_mode="r")
-        shades = self.shades or training_shades(moments[rows[parts[0]]])
-        train, validation, test = (
-            Split(
-                # Reads like a tensor without filling memory with the whole array.
-                cast(Tensor, MappedRows(images, torch.from_numpy(rows[part]))),
-                targets[part],
-                None if groups is None else tuple(groups[part].tolist()),
-            )
-            for part in parts
-        )
-        change: Callable[[Tensor, torch.Generator], Tensor] | None = None
-        if self.params.augment and self.augmentation:
-            change = Augmentation(**self.augmentation, deviation=shades[1])
-        dataset = Dataset(
-            self.name, task, names, train, validation, test, Normalise(shades), change, facts=cache.facts
-        )
-        return check_classes(dataset)
-
-    def parts(self, units: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of train, validation and test."""
-        return split_units(units, seed)
 
 
 def mapped(path: Path) -> Tensor:
@@ -199,6 +217,6 @@ def _complaint(named: dict[str, str], folder: Path) -> str:
     listed = "; ".join(f"{name} ({reason})" for name, reason in list(named.items())[:LISTED])
     more = f"; and {len(named) - LISTED} more" if len(named) > LISTED else ""
     return (
-        f"{len(named)} unreadable image{'s' if len(named) > 1 else ''} in {folder}: {listed}{more}; mend or fetch "
+        f"{len(named)} unreadable image{'s' if len(named) > 1 else ''} in {folder}: {listed}{more}; fix or fetch "
         "them again, or leave them out with --skip-corrupt"
     )

@@ -43,6 +43,8 @@ class MedMnist(PreparedSource):
     class Params(Parameters):
         file: Path
 
+    params: Params
+
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         _headers(self.params.file)
         return [self.params.file]

@@ -52,6 +52,8 @@ class OwnTable(DatasetSource):
         missing: tuple[str, ...] = Field(())
         """Further words for "no value", beside the empty cell, ?, NA, NaN, null and none."""
 
+    params: Params
+
     def load(self, seed: int) -> Dataset:
         p = self.params
         named = [p.label, *filter(None, (p.client, p.patient)), *p.categorical, *p.drop]

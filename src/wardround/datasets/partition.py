@@ -9,7 +9,7 @@ sample exactly once: the preferences are scaled until rows meet the sizes and co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -72,13 +72,15 @@ class Partition(Configurable):
     class Params(PartitionParams):
         """What all partitions have in common."""
 
+    params: PartitionParams
+
     def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
         """clients × classes, non-negative; a zero means never. `classes` holds the class counts."""
         raise NotImplementedError
 
     def assign(self, train: Split, test: Split, seed: int) -> Assignment:
         """Deal out both splits, the same for the same seed."""
-        p: Any = self.params
+        p = self.params
         labels, test_labels = class_of(train), class_of(test)
         if len(labels) < p.clients * p.min_size:
             raise ConfigError(
@@ -96,7 +98,7 @@ class Partition(Configurable):
 
     def wanted_sizes(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
         """Sizes that sum to `total`, none below the minimum."""
-        p: Any = self.params
+        p = self.params
         if p.sizes == "equal":
             raw = np.ones(clients)
         elif p.sizes == "power-law":

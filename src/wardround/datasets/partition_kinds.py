@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +48,8 @@ class Dirichlet(Partition):
         alpha: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.1
         sizes: Sizes = "power-law"
 
+    params: Params
+
     def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
         if np.isinf(self.params.alpha):
             return np.ones((clients, len(classes)))
@@ -69,6 +71,8 @@ class LabelSkew(Partition):
     class Params(PartitionParams):
         classes: int = Field(2, ge=1)
         """Q."""
+
+    params: Params
 
     def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
         q, present = self.params.classes, np.flatnonzero(classes)
@@ -113,6 +117,8 @@ class QuantitySkew(Iid):
     class Params(PartitionParams):
         sizes: Literal["lognormal", "power-law"] = "lognormal"
 
+    params: Params
+
 
 @register("natural")
 class Natural(Partition):
@@ -129,8 +135,10 @@ class Natural(Partition):
         """How many clients there will be: the data says it. A number given here is only checked."""
         clients_per_group: int = Field(1, ge=1)
 
+    params: Params
+
     def assign(self, train: Split, test: Split, seed: int) -> Assignment:
-        p: Any = self.params
+        p = self.params
         if train.groups is None or test.groups is None:
             raise ConfigError(
                 "partition 'natural': this dataset has no natural clients; use a dataset that has "
@@ -168,7 +176,7 @@ class Natural(Partition):
         self, labels: np.ndarray, test_labels: np.ndarray, rng: np.random.Generator
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """One group's samples to its clients, classes in like proportions."""
-        p: Any = self.params
+        p = self.params
         counts = np.bincount(labels, minlength=int(max(labels.max(), test_labels.max(initial=0))) + 1)
         sizes = self.wanted_sizes(len(labels), p.clients_per_group, rng)
         likes = np.ones((p.clients_per_group, len(counts)))

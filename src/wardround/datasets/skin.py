@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from wardround.datasets.base import Task, register
-from wardround.datasets.images import ImageParams, ImageSource, Samples
+from wardround.datasets.images import ImageFileSource, ImageParams, Samples
 from wardround.datasets.tables import numbers, read_table
 from wardround.errors import DataError
 
@@ -17,7 +17,7 @@ LOOSE_SKIN = {"degrees": 15.0, "flips": (0, 1)}  # a lesion has no up, down, lef
 
 
 @register("isic2019")
-class Isic2019(ImageSource):
+class Isic2019(ImageFileSource):
     """Dermoscopic images of eight diagnoses; by default melanoma against the rest.
 
     Tschandl et al. 2018 (HAM10000), Codella et al. 2017 (MSK), Hernández-Pérez et al. 2024 (BCN20000).
@@ -37,6 +37,8 @@ class Isic2019(ImageSource):
 
     class Params(ImageParams):
         task: Literal["binary", "multiclass"] = "binary"
+
+    params: Params
 
     def samples(self, folder: Path) -> Samples:
         truth = read_table(
@@ -72,7 +74,7 @@ class Isic2019(ImageSource):
 
 
 @register("ham10000")
-class Ham10000(ImageSource):
+class Ham10000(ImageFileSource):
     """Dermoscopic images of seven diagnoses, several of one lesion among them.
 
     Tschandl, Rosendahl and Kittler, "The HAM10000 dataset", Scientific Data 5, 2018.
@@ -88,6 +90,8 @@ class Ham10000(ImageSource):
 
     class Params(ImageParams):
         size: int = Field(128, ge=8, le=1024)
+
+    params: Params
 
     def samples(self, folder: Path) -> Samples:
         # The archive's own download has no ending; the widespread one has.

@@ -62,6 +62,8 @@ class Synthetic(DatasetSource):
                 raise ValueError(f"drift needs at least 2 features, got features={self.features}")
             return self
 
+    params: Params
+
     def load(self, seed: int) -> Dataset:
         p = self.params
         rng = numpy_generator(seed, "synthetic")

@@ -18,6 +18,11 @@ class ModelSpec(Configurable):
     """A network by name."""
 
     summary: ClassVar[str] = ""
+    example_shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    """Shapes of samples that it takes, the smallest among them: (features,), (time, features) or (channels,
+    height, width). The contract test tries each of them."""
+    extra: ClassVar[str | None] = None
+    """The optional dependency that it needs, as `pip install 'wardround[…]'` calls it."""
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -46,12 +46,15 @@ class MedicalCnn(ModelSpec):
     """
 
     summary = "4 convolutions with BatchNorm, 2 dense layers with dropout"
+    example_shapes = ((1, 28, 28), (3, 16, 17))
 
     class Params(Parameters):
         dropout: tuple[Share, Share] = (0.5, 0.3)
         """Before the first and before the second dense layer."""
         width: int = Field(32, ge=1)
         """Channels of the first convolution; the next have 2, 4 and 8 times as many. Less is a quicker network."""
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, _, _ = image_shape(self.name, input_shape, smallest=16)
@@ -91,6 +94,7 @@ class DosCnn(ModelSpec):
     """
 
     summary = "2 convolutions, 3 dense layers"
+    example_shapes = ((3, 32, 32), (1, 16, 16))
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, height, width = image_shape(self.name, input_shape, smallest=16)

@@ -29,10 +29,13 @@ class Mlp(ModelSpec):
     """Dense layers with ReLU between them."""
 
     summary = "dense layers with ReLU, for tables"
+    example_shapes = ((7,), (1, 8, 8))
 
     class Params(Parameters):
         hidden: tuple[int, ...] = Field((64, 32), min_length=1)
         dropout: float = Field(0.0, ge=0, lt=1)
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         return dense(input_shape, self.params.hidden, outputs, self.params.dropout)
@@ -43,6 +46,7 @@ class Logistic(ModelSpec):
     """One linear layer: logistic (binary) or softmax (multi-class) regression."""
 
     summary = "one linear layer"
+    example_shapes = ((7,), (3, 8, 8))
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         return dense(input_shape, (), outputs, 0.0)

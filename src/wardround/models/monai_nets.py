@@ -19,10 +19,14 @@ class ResNet18(ModelSpec):
     """He et al., "Deep residual learning for image recognition", CVPR 2016; with one or three channels."""
 
     summary = "ResNet-18 (MONAI)"
+    example_shapes = ((1, 28, 28), (3, 64, 64))
+    extra = "imaging"
 
     class Params(Parameters):
         first_stride: Literal[1, 2] | None = None
         """Of the first convolution; default: 2 for images from 64 pixels on, 1 for smaller ones."""
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, height, width = image_shape(self.name, input_shape, smallest=28)
@@ -39,6 +43,8 @@ class EfficientNetB0(ModelSpec):
     """Tan and Le, "EfficientNet: rethinking model scaling", ICML 2019; from 32 pixels on."""
 
     summary = "EfficientNet-B0 (MONAI)"
+    example_shapes = ((3, 32, 32), (1, 64, 33))
+    extra = "imaging"
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, _, _ = image_shape(self.name, input_shape, smallest=32)

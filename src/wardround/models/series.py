@@ -35,11 +35,14 @@ class Cnn1d(ModelSpec):
     """
 
     summary = "convolutions along time, for series"
+    example_shapes = ((48, 5), (4, 1))
 
     class Params(Parameters):
         channels: tuple[int, ...] = Field((32, 64), min_length=1)
         kernel: int = Field(5, ge=1)
         dropout: float = Field(0.0, ge=0, lt=1)
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         p = self.params
@@ -73,12 +76,15 @@ class Gru(ModelSpec):
     """
 
     summary = "gated recurrent unit, for series"
+    example_shapes = ((48, 5), (1, 1))
 
     class Params(Parameters):
         hidden: int = Field(64, ge=1)
         layers: int = Field(1, ge=1)
         dropout: float = Field(0.0, ge=0, lt=1)
         """Before the linear layer and between recurrent layers."""
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         p = self.params

@@ -146,7 +146,9 @@ class CaacGuard(Aggregator):
         projection: int = Field(512, ge=16)
         """Length at which past directions are kept."""
 
-    def __init__(self, params: Any = None) -> None:
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.z = 2 / (3 * math.sqrt(self.params.target_fpr))
         """Standard deviations that are too many (Vysochanskij–Petunin)."""

@@ -29,7 +29,9 @@ class _Trusting(Aggregator):
     class Params(DetectorParams):
         pass
 
-    def __init__(self, params: Any = None) -> None:
+    params: DetectorParams
+
+    def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.detector = Detector(self.params, self.uses_attention)
 
@@ -126,6 +128,8 @@ class FedBnp(_Trusting):
         trust: TrustForm = "document"
         """The document's form, squeezed into (0.5, 0.73), or `sharp`: α·a + (1−α)·π itself."""
 
+    params: Params
+
     @property
     def client_policy(self) -> ClientPolicy:
         return ClientPolicy(prox_mu=self.params.mu, local_batch_norm=True)
@@ -147,6 +151,8 @@ class FedBnpSharp(FedBnp):
     class Params(FedBnp.Params):
         trust: TrustForm = "sharp"
         """`sharp`: α·a + (1−α)·π itself; `document`: squeezed into (0.5, 0.73)."""
+
+    params: Params
 
 
 @register("rl")

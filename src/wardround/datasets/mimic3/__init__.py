@@ -59,6 +59,8 @@ class Mimic3(PreparedSource):
         memory: str = Field("4GB", pattern=r"^\d+(\.\d+)?\s?(MB|GB)$")
         """What the streaming of the tables may use in memory."""
 
+    params: Params
+
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         from wardround.datasets.mimic3.tables import locate
 
