@@ -54,6 +54,16 @@ def test_a_section_without_a_name_is_of_the_default_member():
     assert load_config({"partition": {"alpha": 1.0}}).partition["name"] == "dirichlet"
 
 
+def test_a_former_name_of_a_parameter_works_with_a_warning():
+    former = {"aggregator": {"name": "caac-guard", "hearings": 2}}
+    with pytest.warns(FutureWarning, match="'hearings' is now called 'contradiction_rounds'"):
+        config = load_config(former)
+    assert config == load_config({"aggregator": {"name": "caac-guard", "contradiction_rounds": 2}})
+    assert "hearings" not in config.aggregator
+    nameless = {"aggregator": {"hearings": 2}}
+    assert override(nameless, {"aggregator.name": "caac-guard"})["aggregator"]["hearings"] == 2
+
+
 def test_the_hash_is_of_the_experiment_not_of_its_name():
     one, other = load_config({"name": "a"}), load_config({"name": "b"})
     assert one.hash == other.hash

@@ -70,9 +70,9 @@ def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
     registry, beside = SECTIONS[section]
     name = values.get("name", RunConfig.model_fields[section].default["name"])
     where = f"{registry.kind} '{name}'"
-    known = _known_keys(section, name)
+    known, former = _known_keys(section, name), registry.get(name).Params.renamed
     for key in values:
-        if key != "name" and key not in known:
+        if key != "name" and key not in known and key not in former:
             raise ConfigError(f"{where}: unknown key '{key}'; {did_you_mean(str(key), known)}")
     common = {} if beside is None else {k: v for k, v in values.items() if k in beside.model_fields}
     own = {k: v for k, v in values.items() if k != "name" and k not in common}
@@ -226,7 +226,7 @@ def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, An
 def _stale_keys(section: str, member: Any, values: Mapping[str, Any]) -> list[str]:
     """Keys of a section that its new member does not have; none where nobody knows the member."""
     try:
-        known = _known_keys(section, member)
+        known = [*_known_keys(section, member), *SECTIONS[section][0].get(member).Params.renamed]
     except ParameterError:
         return []
     return [key for key in values if key not in known]
