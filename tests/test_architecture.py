@@ -1,6 +1,7 @@
 """Where things live: which package may import which, and that tests are where one looks for them."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -101,6 +102,43 @@ def test_a_package_imports_only_what_it_may(package):
     for file in files_of(package):
         extra = imported_packages(file) - allowed
         assert not extra, f"{file.relative_to(PACKAGE)} imports {', '.join(sorted(extra))}"
+
+
+PAGE = TESTS.parent / "docs" / "architecture.md"
+
+
+def names_in(cell: str) -> set[str]:
+    """The packages that a cell of the page's table stands for."""
+    names = set(re.findall(r"`(\w+)`", cell))
+    if "the library" in cell:
+        names |= LIBRARY
+    if "all packages" in cell:
+        names |= set(MAY_IMPORT) - FOUNDATION
+    return names
+
+
+def test_the_page_has_the_same_table():
+    table = PAGE.read_text(encoding="utf-8").partition("| package | holds | may import |")[2]
+    written: dict[str, set[str]] = {}
+    for line in table.strip().splitlines()[1:]:
+        if not line.startswith("|"):
+            break
+        packages, _, imports = (cell.strip() for cell in line.strip("|").split("|"))
+        written |= {package: names_in(imports) - {package} for package in names_in(packages)}
+    assert written == MAY_IMPORT
+
+
+def test_the_page_says_what_the_library_is():
+    said = re.search(r"\*\*The library\*\* is short for(.+?)\.", PAGE.read_text(encoding="utf-8"), re.S)
+    assert names_in(said[1]) == LIBRARY
+
+
+def test_every_file_that_the_page_names_is_there():
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", PAGE.read_text(encoding="utf-8")))
+    assert len(named) > 40
+    folders = [PACKAGE, *PACKAGE.iterdir(), TESTS.parent]
+    for name in sorted(named - {"src/wardround/"}):
+        assert any((folder / name).exists() for folder in folders), name
 
 
 def test_packages_do_not_import_each_other_in_a_circle():
