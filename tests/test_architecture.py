@@ -14,7 +14,7 @@ from wardround import aggregators, attacks
 
 PACKAGE = Path(wardround.__file__).parent
 TESTS = Path(__file__).parent
-FOUNDATION = {"errors", "files", "plugins", "randomness", "records", "registry", "threads"}
+FOUNDATION = {"errors", "files", "metrics", "plugins", "randomness", "records", "registry", "threads"}
 LIBRARY = {"updates", "aggregators", "attacks", "datasets", "models", "training", "privacy"}
 MAY_IMPORT = {
     **{module: set() for module in FOUNDATION},

@@ -13,7 +13,7 @@ from wardround.errors import ConfigError
 from wardround.federation import Schedule, simulated_federation
 from wardround.federation.evaluation import metrics_of
 from wardround.federation.model_factory import objective_of
-from wardround.federation.practice_ground import area_under_curve, batched_logits
+from wardround.federation.practice_ground import batched_logits
 from wardround.training import SequentialTrainer, TrainingParams
 from wardround.training.dense import DenseStack
 
@@ -199,16 +199,6 @@ def test_with_local_batch_norm_values_do_not_hang_on_untrained_statistics():
 def test_a_broken_model_is_worth_nothing():
     fed = federation()
     assert fed.practice_ground.at(fed.weights).value(torch.full((1, fed.layout.size), torch.nan)).item() == 0
-
-
-def test_area_under_curve_against_scikit_learn():
-    from sklearn.metrics import roc_auc_score
-
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randint(0, 9, (3, 50), generator=generator).float()
-    labels = torch.rand(50, generator=generator) < 0.3
-    for row, area in zip(scores, area_under_curve(scores, labels).tolist(), strict=True):
-        assert area == pytest.approx(roc_auc_score(labels.numpy(), row.numpy()))
 
 
 def test_batched_logits_are_those_of_each_network():

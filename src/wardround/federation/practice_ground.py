@@ -21,12 +21,13 @@ from wardround.attacks.base import Attack, LocalData
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Task
 from wardround.errors import ConfigError
+from wardround.metrics import auroc
 from wardround.randomness import numpy_generator, seed_for
 from wardround.training.base import ClientData, ClientTask, Trainer, TrainingParams, learning_rate
 from wardround.training.dense import DenseStack, NotDense
 from wardround.updates import Layout
 
-__all__ = ["Server", "area_under_curve", "batched_logits"]
+__all__ = ["Server", "batched_logits"]
 
 VALUE_SAMPLES = {True: 256, False: 96}
 """Validation samples that a candidate model is judged by: of a dense network, and of one that costs more."""
@@ -145,7 +146,7 @@ class Server:
             known = ~column.isnan()
             positive = column[known] > 0
             if bool(positive.any()) and not bool(positive.all()):
-                areas.append(area_under_curve(logits[:, known, c], positive))
+                areas.append(auroc(logits[:, known, c], positive))
         if not areas:  # one class only: there is no ranking to measure
             return ((logits > 0) == (targets.view(len(targets), -1) > 0)).double().mean((1, 2))
         return torch.stack(areas).mean(0)
@@ -306,13 +307,3 @@ def batched_logits(stack: DenseStack, weights: Tensor, inputs: Tensor) -> Tensor
         if stage.relu:
             hidden = hidden.relu()
     return hidden
-
-
-def area_under_curve(scores: Tensor, positive: Tensor) -> Tensor:
-    """AUROC of K × n scores for n labels; a score that is not a number is below all others.
-
-    >>> area_under_curve(torch.tensor([[0.1, 0.9, 0.5], [0.5, 0.5, 0.5]]), torch.tensor([False, True, True]))
-    tensor([1.0000, 0.5000], dtype=torch.float64)
-    """
-    high, low = scores[:, positive, None], scores[:, None, ~positive]
-    return ((high > low).double() + 0.5 * (high == low).double()).mean((1, 2))
