@@ -24,5 +24,5 @@ def test_without_layers_to_keep_it_is_fedavg(make_updates):
     assert torch.equal(aggregators.create("fedbn").aggregate(plain).delta, average)
 
 
-def test_the_loop_is_told():
+def test_the_loop_keeps_batch_norm_with_the_clients():
     assert aggregators.create("fedbn").client_policy == aggregators.ClientPolicy(local_batch_norm=True)

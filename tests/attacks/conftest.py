@@ -22,12 +22,12 @@ def honest() -> Tensor:
 
 @pytest.fixture
 def knowledge(honest: Tensor) -> Callable[..., Knowledge]:
-    """All that any attack may be told of a round; the first rows of `honest` are the attackers'."""
+    """All that any attack may know of a round; the first rows of `honest` are the attackers'."""
 
     def build(byzantine: int = 3, **changes: Any) -> Knowledge:
         generator = torch.Generator().manual_seed(8)
         weights = torch.randn(honest.shape[1], generator=generator, dtype=honest.dtype)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "round": 3,
             "global_weights": weights,
             "previous_global_weights": weights - honest.mean(0),
@@ -38,7 +38,7 @@ def knowledge(honest: Tensor) -> Callable[..., Knowledge]:
             "total_clients": len(honest),
             "seed": 5,
         }
-        return Knowledge(**{**told, **changes})
+        return Knowledge(**{**fields, **changes})
 
     return build
 

@@ -34,18 +34,18 @@ def test_z_max_is_the_papers(clients, byzantine):
 
 @pytest.mark.parametrize("level", ["omniscient", "colluders"])
 def test_auto_shift(level, honest, knowledge):
-    told = knowledge(3) if level == "omniscient" else knowledge(3, honest=honest[:3])
-    known = told.honest.numpy()
+    seen = knowledge(3) if level == "omniscient" else knowledge(3, honest=honest[:3])
+    known = seen.honest.numpy()
     z = norm.ppf((10 - 3 - 3) / 7)  # N = 10, f = 3: s = 6 − 3
-    rows = attacks.create("alie", k="auto", knowledge=level).craft(honest[:3], told)
+    rows = attacks.create("alie", k="auto", knowledge=level).craft(honest[:3], seen)
     expected = known.mean(0) + z * (known.std(0, ddof=1) + 1e-8)
     np.testing.assert_allclose(rows[0].numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_auto_counts_attackers_that_are_not_among_the_honest_rows(honest, knowledge):
-    told = knowledge(3, honest=honest[3:], own_rows=None)
-    auto = attacks.create("alie", k="auto").craft(honest[:3], told)
-    assert torch.equal(auto, attacks.create("alie", k=z_max(10, 3)).craft(honest[:3], told))
+    seen = knowledge(3, honest=honest[3:], own_rows=None)
+    auto = attacks.create("alie", k="auto").craft(honest[:3], seen)
+    assert torch.equal(auto, attacks.create("alie", k=z_max(10, 3)).craft(honest[:3], seen))
 
 
 def test_auto_needs_an_honest_majority_and_a_count(honest, knowledge):

@@ -40,16 +40,16 @@ def test_rows_have_shape_and_dtype_and_are_finite(name, byzantine, dtype, honest
     assert torch.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("given", ["everything", "nothing but the round"])
-def test_inputs_stay_unchanged(name, given, honest, knowledge):
+@pytest.mark.parametrize("extent", ["everything", "nothing but the round"])
+def test_inputs_stay_unchanged(name, extent, honest, knowledge):
     own = honest[:3].clone()
-    told = knowledge() if given == "everything" else attacks.Knowledge(round=1)
-    before = copy.deepcopy((own, told.honest, told.global_weights, told.previous_global_weights))
+    known = knowledge() if extent == "everything" else attacks.Knowledge(round=1)
+    before = copy.deepcopy((own, known.honest, known.global_weights, known.previous_global_weights))
     attack = attacks.create(name)
-    rows = attack.craft(own, told)
+    rows = attack.craft(own, known)
     rows += 1  # what is returned may be changed without reaching the honest updates
     if name not in ("none", "label-flip", "backdoor", "score-lie"):  # these send `own` itself
-        after = own, told.honest, told.global_weights, told.previous_global_weights
+        after = own, known.honest, known.global_weights, known.previous_global_weights
         for old, new in zip(before, after, strict=True):
             assert (old is None and new is None) or torch.equal(old, new)
 
@@ -116,15 +116,15 @@ def test_a_whole_campaign_touches_only_byzantine_rows(name, honest):
 
     before = honest.clone()
     for t in (1, 2, 3):
-        sent, told = campaign.strike(
+        sent, reported = campaign.strike(
             honest, clients, {"loss": loss}, t, weights + t, weights + t - 1, 10, mean_of_round
         )
         others = [i for i in range(10) if i not in (2, 4, 7)]
         assert torch.equal(sent[others], honest[others])
-        assert torch.equal(told["loss"][others], loss[others])
+        assert torch.equal(reported["loss"][others], loss[others])
         assert torch.equal(honest, before)
         assert torch.isfinite(sent).all()
-        assert torch.isfinite(told["loss"]).all()
+        assert torch.isfinite(reported["loss"]).all()
 
 
 def test_described_for_listings(name):

@@ -21,9 +21,9 @@ def interval(low, high, rising, b):
 @pytest.mark.parametrize("of", ["update", "parameters"])
 def test_full_knowledge(b, offset, of, honest, knowledge):
     honest = honest + offset
-    told = knowledge(3, honest=honest)
-    rows = attacks.create("fang-trimmed-mean", b=b, of=of).craft(honest[:3], told)
-    shift = told.global_weights if of == "parameters" else torch.zeros_like(told.global_weights)
+    seen = knowledge(3, honest=honest)
+    rows = attacks.create("fang-trimmed-mean", b=b, of=of).craft(honest[:3], seen)
+    shift = seen.global_weights if of == "parameters" else torch.zeros_like(seen.global_weights)
     benign, mean = honest[3:] + shift, honest.mean(0)
     for j in range(honest.shape[1]):
         low, high = interval(benign[:, j].min(), benign[:, j].max(), mean[j] > 0, b)

@@ -82,7 +82,7 @@ def test_each_part_sees_what_it_may(honest, monkeypatch):
     mix = parts(("sign-flip", 0.5, {}), ("slow-drift", 0.25, {}), ("ipm", 0.25, {}))
     strike(Campaign(mix, ["c0", "c1", "c2", "c3"]), honest)
     assert mix.knowledge is KnowledgeLevel.OMNISCIENT
-    assert [told.honest for told in seen["sign-flip"]] == [None, None]
+    assert [view.honest for view in seen["sign-flip"]] == [None, None]
     assert torch.equal(seen["slow-drift"][0].honest, honest[:4])  # every colluder, whatever it does
     assert seen["slow-drift"][0].own_rows == (2,)
     assert torch.equal(seen["ipm"][0].honest, honest)
@@ -99,7 +99,7 @@ def test_enforced_also_outside_a_campaign(honest, knowledge, monkeypatch):
     monkeypatch.setattr(attacks.registry.get("sign-flip"), "craft", spy)
     mix = parts(("sign-flip", 0.5, {}), ("ipm", 0.5, {}))
     rows = mix.craft(honest[:4], knowledge(4))
-    assert [(len(own), told) for own, told in seen] == [(1, None), (1, None)]
+    assert [(len(own), known) for own, known in seen] == [(1, None), (1, None)]
     torch.testing.assert_close(rows[2:], attacks.create("ipm").craft(honest[2:4], knowledge(2)))
 
 
@@ -116,8 +116,8 @@ def test_data_is_poisoned_for_the_flippers_only():
 def test_lies_about_metrics_stay_with_the_liars(honest, knowledge):
     mix = parts(("score-lie", 0.5, {"factor": 4}), ("sign-flip", 0.5, {}))
     loss = torch.ones(10)
-    _, told = strike(Campaign(mix, ["c2", "c3"]), honest, metrics={"loss": loss})
-    assert told["loss"].tolist() == [1, 1, 0.25, 1, 1, 1, 1, 1, 1, 1]
+    _, reported = strike(Campaign(mix, ["c2", "c3"]), honest, metrics={"loss": loss})
+    assert reported["loss"].tolist() == [1, 1, 0.25, 1, 1, 1, 1, 1, 1, 1]
     direct = mix.report({"loss": torch.ones(2)}, knowledge(2))
     assert direct["loss"].tolist() == [0.25, 1]
 
@@ -162,12 +162,12 @@ def test_the_defence_is_seen_from_the_part_that_knows_it(honest):
 
 def test_record_names_every_part():
     campaign = Campaign(attacks.create("mix"), ["a", "b", "c"])
-    told = campaign.record()
-    assert [(part["attack"], part["clients"]) for part in told["parts"]] == [
+    record = campaign.record()
+    assert [(part["attack"], part["clients"]) for part in record["parts"]] == [
         ("noise", ["a", "b"]),
         ("label-flip", ["c"]),
     ]
-    assert told["parameters"]["parts"][1]["p"] == 0.8  # defaults included
+    assert record["parameters"]["parts"][1]["p"] == 0.8  # defaults included
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,13 @@ def test_additive_noise_keeps_the_update_below_it(own):
 @pytest.mark.parametrize("name", ["noise", "additive-noise", "partial-scaling", "fang-trimmed-mean"])
 def test_threads_change_nothing(name):
     own = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(1))
-    told = attacks.Knowledge(round=2, clients=("a", "b", "c"), seed=9)
+    seen = attacks.Knowledge(round=2, clients=("a", "b", "c"), seed=9)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = attacks.create(name).craft(own, told)
+        alone = attacks.create(name).craft(own, seen)
         torch.set_num_threads(3)
-        together = attacks.create(name).craft(own, told)
+        together = attacks.create(name).craft(own, seen)
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(alone, together)

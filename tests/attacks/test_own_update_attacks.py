@@ -21,12 +21,12 @@ def test_sign_flip_defaults_to_the_protocols_scale(honest, knowledge):
 
 @pytest.mark.parametrize("factor", [10, 100, -0.5])
 def test_scaling_of_update_and_of_parameters(factor, honest, knowledge):
-    told = knowledge(2)
-    of_update = attacks.create("scaling", factor=factor).craft(honest[:2], told)
+    seen = knowledge(2)
+    of_update = attacks.create("scaling", factor=factor).craft(honest[:2], seen)
     torch.testing.assert_close(of_update, honest[:2] * factor)
-    of_parameters = attacks.create("scaling", factor=factor, of="parameters").craft(honest[:2], told)
-    model_sent = told.global_weights + of_parameters
-    torch.testing.assert_close(model_sent, factor * (told.global_weights + honest[:2]))
+    of_parameters = attacks.create("scaling", factor=factor, of="parameters").craft(honest[:2], seen)
+    model_sent = seen.global_weights + of_parameters
+    torch.testing.assert_close(model_sent, factor * (seen.global_weights + honest[:2]))
 
 
 def test_parameters_need_the_global_model(honest):
@@ -59,9 +59,9 @@ def test_mask_is_uniform_over_coordinates():
 
 
 def test_crafted_steps_back_by_the_sign(honest, knowledge):
-    told = knowledge(2)
-    rows = attacks.create("crafted", lambda_step=0.3).craft(honest[:2], told)
-    step = told.global_weights - told.previous_global_weights
+    seen = knowledge(2)
+    rows = attacks.create("crafted", lambda_step=0.3).craft(honest[:2], seen)
+    step = seen.global_weights - seen.previous_global_weights
     torch.testing.assert_close(rows, torch.where(step > 0, -0.3, 0.3).to(rows.dtype).repeat(2, 1))
 
 

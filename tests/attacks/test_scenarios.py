@@ -50,12 +50,14 @@ def test_preset_strikes_with_the_right_number_of_clients(name):
     honest = torch.randn(count, 30, generator=generator)
     loss = torch.rand(count, generator=generator) + 0.5
     weights = torch.randn(30, generator=generator)
-    sent, told = campaign.strike(honest, clients, {"loss": loss}, 2, weights, weights - honest.mean(0), count)
+    sent, reported = campaign.strike(
+        honest, clients, {"loss": loss}, 2, weights, weights - honest.mean(0), count
+    )
     data = LocalData(torch.zeros(60, 5), torch.arange(60) % 3, 3)
     for row, client in enumerate(clients):
         lied = (
             not torch.equal(sent[row], honest[row])
-            or told["loss"][row] != loss[row]
+            or reported["loss"][row] != loss[row]
             or campaign.poison(client, data, 2) is not data
         )
         assert lied == (client in byzantine)

@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.kernels import craft_rows
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import craft_rows
+from wardround.attacks.search_space import Range
 
 
 @register("additive-noise")

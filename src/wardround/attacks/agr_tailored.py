@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import norms_of
+from wardround.attacks.matrix_operations import norms_of
 from wardround.attacks.min_max_sum import MARGIN, Geometry, MinMax, Perturbation
-from wardround.attacks.search import FIXED, Range
+from wardround.attacks.search_space import FIXED, Range
 
 
 @register("agr-tailored")

@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import moments, norms_of
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import moments, norms_of
+from wardround.attacks.search_space import Range
 from wardround.errors import ParameterError
 
 EPSILON = 1e-8

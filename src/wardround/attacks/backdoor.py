@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import DataAttack, LocalData, Parameters, register
-from wardround.attacks.search import FIXED, Choice
+from wardround.attacks.search_space import FIXED, Choice
 from wardround.errors import ParameterError
 
 STANDARDISED = 3.0  # three standard deviations above the mean: rare in the data, yet within its range
@@ -126,5 +126,5 @@ class Backdoor(DataAttack):
 
         `predicted` is what the model says to the triggered inputs, in the form of `targets`.
         """
-        given = ~self.victims(predicted)[self.victims(targets)]
-        return float(given.double().mean()) if len(given) else float("nan")
+        given_target = ~self.victims(predicted)[self.victims(targets)]
+        return float(given_target.double().mean()) if len(given_target) else float("nan")

@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.attacks.search import Draw, draw_parameters
+from wardround.attacks.search_space import FIXED, Choice, Draw, Range, draw_parameters
 from wardround.errors import ParameterError
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation
 
 __all__ = [
+    "FIXED",
     "Attack",
+    "Choice",
     "DataAttack",
     "Defence",
     "HonestUpdate",
@@ -31,6 +33,7 @@ __all__ = [
     "LocalData",
     "MetricsAttack",
     "Parameters",
+    "Range",
     "describe",
     "register",
     "registry",
@@ -70,7 +73,7 @@ class Knowledge:
     own_rows: tuple[int, ...] | None = None
     """Which rows of `honest` belong to the attackers themselves; None: found by comparing the rows."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the visible clients honestly measured, a value a row of `honest` (of `own` where that is None)."""
+    """What the visible clients honestly measured, one value per row of `honest` (of `own` where that is None)."""
     defence: Defence | None = None
     """A copy of the defender's rule to try rows on; only for attacks that declare `knows_defence`."""
 
@@ -153,6 +156,14 @@ class Attack(Configurable, ABC):
         """Parameters as `draw` picks them, each out of the range it declares."""
         return draw_parameters(cls.Params, draw)
 
+    def require_global_weights(self, knowledge: Knowledge, own: Tensor) -> Tensor:
+        """The global model (D values) in the precision of `own`, for attacks on parameters θ = w + g, not updates g."""
+        if knowledge.global_weights is None:
+            raise ParameterError(
+                f"attack '{self.name}' with of: parameters needs the global model: Knowledge(global_weights=…)"
+            )
+        return knowledge.global_weights.reshape(-1).to(own.dtype)
+
     def assign(self, clients: Sequence[str]) -> list[tuple[Attack, tuple[str, ...]]]:
         """Who does what: the attack itself for all, unless it is a mixture."""
         return [(self, tuple(clients))]
@@ -182,7 +193,7 @@ class Attack(Configurable, ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         if state:
             raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
 
@@ -217,7 +228,7 @@ register = registry.register
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a listing tells of an attack: what it does, what it may know, its parameters and defaults.
+    """What listings show of an attack: what it does, what it may know, its parameters and defaults.
 
     >>> entry = describe("alie")
     >>> entry["knowledge"], entry["lies_in"], entry["parameters"]["k"]

@@ -72,7 +72,7 @@ class Campaign:
         return bool(self.byzantine) and self.start <= round and (self.end is None or round < self.end)
 
     def record(self) -> dict[str, Any]:
-        """What the run's record says of the attackers: who, when, what they do and what they know."""
+        """What a run records about its attackers: who, when, what they do and what they know."""
         return {
             "attack": self.attack.name,
             "parameters": self.attack.params.model_dump(mode="json"),
@@ -111,13 +111,25 @@ class Campaign:
         defence: Defence | None = None,
         in_place: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the clients send: honest rows and metrics in, those of the Byzantine ones replaced.
+        """Replace the rows and metrics of the Byzantine clients by what they send instead.
 
         Call it in every round, inside the window or not: some attackers study themselves beforehand.
-        `defence` takes crafted rows for the Byzantine clients present, in the order of `clients`, and
-        answers with what a copy of the defender's rule would make of the round; only an attack that
-        declares `knows_defence` is given it. With `in_place` the Byzantine rows of `matrix` itself are
-        overwritten once all are crafted, which saves a copy of all the honest ones.
+
+        Args:
+            matrix: N × D honest rows.
+            clients: N ids.
+            metrics: Name → N values that the clients measured.
+            round: Number of the round.
+            global_weights: D weights that the round started from.
+            previous_global_weights: D weights that the last round started from; None in the first.
+            total_clients: Clients of the federation, present or not.
+            defence: Crafted rows of the Byzantine clients present, in the order of `clients` → what a copy of the
+                defender's rule would make of the round; only for attacks that declare `knows_defence`.
+            in_place: Overwrite the Byzantine rows of `matrix` itself once all are crafted, which saves a copy of
+                the honest ones.
+
+        Returns:
+            N × D rows as they are sent, and the metrics as they are reported.
         """
         common = {
             "round": round,
@@ -127,7 +139,7 @@ class Campaign:
             "total_clients": total_clients,
             "seed": self.seed,
         }
-        told = dict(metrics)
+        reported = dict(metrics)
         crafted: list[tuple[list[int], Tensor]] = []
         for part, group, knowledge in self._calls(matrix, clients, metrics, crafted, common, defence):
             own = matrix[group]
@@ -138,12 +150,13 @@ class Campaign:
             crafted.append((group, _checked_rows(part, part.craft(own, knowledge), own).to(matrix.dtype)))
             measured = {name: values[group] for name, values in metrics.items()}
             for name, values in _checked_metrics(part, part.report(measured, knowledge), measured).items():
-                told[name] = told[name].clone() if told[name] is metrics[name] else told[name]
-                told[name][group] = values.to(told[name].dtype)
+                if reported[name] is metrics[name]:
+                    reported[name] = reported[name].clone()
+                reported[name][group] = values.to(reported[name].dtype)
         sent = matrix if in_place or not crafted else matrix.clone()
         for group, rows in crafted:
             sent[group] = rows
-        return sent, told
+        return sent, reported
 
     def _calls(
         self,
@@ -172,7 +185,7 @@ class Campaign:
         return self.attack.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.attack.load_state_dict(state)
 
 
@@ -258,7 +271,7 @@ def _views(
     common: Mapping[str, Any],
 ) -> Iterator[tuple[list[int], Knowledge]]:
     """The rows an attack is asked for at once, and all it may know then."""
-    # One call a client for `own`: what an attack is not handed, it cannot use.
+    # One call per client for `own`: what an attack is not handed, it cannot use.
     for group in [[row] for row in rows] if level is KnowledgeLevel.OWN else [rows]:
         seen = {
             KnowledgeLevel.OWN: group,

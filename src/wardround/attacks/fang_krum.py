@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import column_chunks, craft_rows, squared_distances
-from wardround.attacks.search import FIXED, Range
+from wardround.attacks.matrix_operations import column_chunks, craft_rows, squared_distances
+from wardround.attacks.search_space import FIXED, Range
 from wardround.updates import row_squared_norms
 
 

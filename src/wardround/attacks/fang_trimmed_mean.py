@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import column_chunks, craft_rows, moments
-from wardround.attacks.parameters import require_global_weights
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import column_chunks, craft_rows, moments
+from wardround.attacks.search_space import Range
 
 
 @register("fang-trimmed-mean")
@@ -57,7 +56,7 @@ class FangTrimmedMean(Attack):
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, benign = knowledge.known(own), knowledge.other_rows(own)
         if benign and self.knowledge is KnowledgeLevel.OMNISCIENT:
-            weights = require_global_weights(self, knowledge, own) if self.params.of == "parameters" else None
+            weights = self.require_global_weights(knowledge, own) if self.params.of == "parameters" else None
             near, far = self._beyond_range(known, benign, weights)
         else:
             near, far = _beyond_deviations(known)

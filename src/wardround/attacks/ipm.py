@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import mean_of, norms_of
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import mean_of, norms_of
+from wardround.attacks.search_space import Range
 
 
 @register("ipm")

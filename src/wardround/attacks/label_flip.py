@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from wardround.attacks.base import DataAttack, LocalData, Parameters, register
-from wardround.attacks.search import FIXED, Choice
+from wardround.attacks.search_space import FIXED, Choice
 from wardround.errors import ParameterError
 
 BETWEEN = "source-target"
@@ -49,17 +49,17 @@ class LabelFlip(DataAttack):
 
         @model_validator(mode="before")
         @classmethod
-        def _mode_from_classes(cls, given: Any) -> Any:
-            if isinstance(given, dict) and {"source", "target"} <= given.keys() and "mode" not in given:
-                return {**given, "mode": BETWEEN}
-            return given
+        def _mode_from_classes(cls, values: Any) -> Any:
+            if isinstance(values, dict) and {"source", "target"} <= values.keys() and "mode" not in values:
+                return {**values, "mode": BETWEEN}
+            return values
 
         @model_validator(mode="after")
         def _classes_fit_mode(self) -> LabelFlip.Params:
-            given = self.source is not None, self.target is not None
-            if self.mode == BETWEEN and not (all(given) and self.source != self.target):
+            classes = self.source is not None, self.target is not None
+            if self.mode == BETWEEN and not (all(classes) and self.source != self.target):
                 raise ValueError("mode source-target needs a source and another target")
-            if self.mode != BETWEEN and any(given):
+            if self.mode != BETWEEN and any(classes):
                 raise ValueError(f"source and target belong to mode source-target, not {self.mode}")
             return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import column_chunks, distances_from_gram
+from wardround.attacks.matrix_operations import column_chunks, distances_from_gram
 
 MARGIN = 1e-6  # γ is taken so much smaller (relative) that rounding the row to float32 cannot break the bound
 
@@ -25,17 +26,17 @@ class Geometry:
     perturbation: Tensor
     """p, of length D."""
     from_mean: Tensor
-    """‖U_i − mean‖²."""
+    """N values ‖U_i − mean‖²."""
     along: Tensor
-    """⟨p, U_i − mean⟩."""
+    """N values ⟨p, U_i − mean⟩."""
     square: float
     """‖p‖²."""
     distances: Tensor
-    """‖U_i − U_j‖²."""
+    """N × N values ‖U_i − U_j‖²."""
 
     @classmethod
     def of(cls, known: Tensor, kind: Perturbation) -> Geometry:
-        """One pass over the matrix, chunk by chunk: mean, p, and the Gram matrix of the centred rows."""
+        """Measure N × D known updates in one pass, chunk by chunk: mean, p, and the Gram matrix of the centred rows."""
         n, d = known.shape
         mean, p = torch.empty(d, dtype=known.dtype), torch.empty(d, dtype=known.dtype)
         gram = torch.zeros(n, n, dtype=torch.float64)
@@ -61,7 +62,7 @@ class Geometry:
 
 
 class WithinDistance(Attack):
-    """What the two attacks share: mean + γ·p with the largest γ their bound allows."""
+    """Base of both attacks: mean + γ·p with the largest γ that their bound allows."""
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
@@ -73,9 +74,9 @@ class WithinDistance(Attack):
 
     params: Params
 
+    @abstractmethod
     def largest(self, geometry: Geometry) -> float:
         """The largest γ within the attack's bound."""
-        raise NotImplementedError
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         geometry = Geometry.of(knowledge.known(own), self.params.perturbation)

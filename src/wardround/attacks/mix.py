@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register, registry
 from wardround.attacks.campaign import Campaign
-from wardround.attacks.search import Choice, Draw, Range, within
+from wardround.attacks.search_space import Choice, Draw, Range, within
 from wardround.errors import ParameterError
 
 DOS_MIX = ({"name": "noise", "share": 0.5}, {"name": "label-flip", "share": 0.5})
@@ -96,7 +96,7 @@ class Mix(Attack):
         return [(part, tuple(clients[a:b])) for part, a, b in zip(self.parts, starts, ends, strict=True)]
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
-        """Outside a campaign: the rows given are dealt out in their order, under the same enforcement."""
+        """Outside a campaign: the rows are dealt out in their order, under the same limits of knowledge."""
         names = [knowledge.client(i) for i in range(len(own))]
         if knowledge.own_rows is not None and knowledge.honest is not None:
             matrix = knowledge.honest
@@ -122,8 +122,8 @@ class Mix(Attack):
 
     def report(self, metrics: Mapping[str, Tensor], knowledge: Knowledge) -> dict[str, Tensor]:
         """Outside a campaign: each part's lies for the rows that fall to it."""
-        told = {name: values.clone() for name, values in metrics.items()}
-        count = len(next(iter(told.values()), ()))
+        reported = {name: values.clone() for name, values in metrics.items()}
+        count = len(next(iter(reported.values()), ()))
         names = [knowledge.client(i) for i in range(count)]
         for part, members in self.assign(names):
             rows = [names.index(member) for member in members]
@@ -133,8 +133,8 @@ class Mix(Attack):
                 if part.knowledge is KnowledgeLevel.OWN:
                     seen = replace(seen, honest=None, own_rows=None, visible=(), metrics=measured)
                 for name, values in part.report(measured, seen).items():
-                    told[name][group] = values.to(told[name].dtype)
-        return told
+                    reported[name][group] = values.to(reported[name].dtype)
+        return reported
 
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [part.state_dict() for part in self.parts]}

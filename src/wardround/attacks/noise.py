@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.kernels import craft_rows, norms_of
-from wardround.attacks.parameters import require_global_weights
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import craft_rows, norms_of
+from wardround.attacks.search_space import Range
 
 
 @register("noise")
@@ -50,7 +49,7 @@ class Noise(Attack):
     params: Params
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
-        weights = require_global_weights(self, knowledge, own) if self.params.of == "parameters" else None
+        weights = self.require_global_weights(knowledge, own) if self.params.of == "parameters" else None
 
         def row(i: int, honest: Tensor) -> Tensor:
             replaced = honest if weights is None else honest + weights

@@ -1,4 +1,4 @@
-"""Partial scaling: shout some coordinates, whisper the rest."""
+"""Partial scaling: multiply some coordinates of the update."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.kernels import craft_rows
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import craft_rows
+from wardround.attacks.search_space import Range
 
 
 @register("partial-scaling")
@@ -52,19 +52,19 @@ def random_mask(size: int, share: float, generator: torch.Generator) -> Tensor:
 
     Independent coins give a uniform mask for whatever count they come to; turning over as many
     coordinates, drawn at random, as the count is off keeps it uniform. That is much cheaper than a
-    permutation of all coordinates. Coins of sixteen bits do: what they are off is mended with the rest.
+    permutation of all coordinates. Coins of sixteen bits do: what they are off is corrected with the rest.
     """
-    wanted = round(share * size)
-    if wanted in (0, size):
-        return torch.full((size,), wanted == size)
+    ones = round(share * size)
+    if ones in (0, size):
+        return torch.full((size,), ones == size)
     words = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     mask = words.view(torch.int16)[:size] < min(round(share * 2**16) - 2**15, 2**15 - 1)
-    off = int(mask.count_nonzero()) - wanted
+    off = int(mask.count_nonzero()) - ones
     surplus = off > 0
     while off != 0:
         picks = torch.randint(size, (2 * abs(off) + 8,), generator=generator).unique()
         picks = picks[torch.randperm(len(picks), generator=generator)]
         picks = picks[mask[picks] == surplus][: abs(off)]
         mask[picks] = not surplus
-        off = int(mask.count_nonzero()) - wanted
+        off = int(mask.count_nonzero()) - ones
     return mask

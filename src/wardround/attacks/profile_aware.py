@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.search import Range
+from wardround.attacks.search_space import Range
 from wardround.updates import row_squared_norms
 
 ROUND, NORM, COSINE = range(3)

@@ -1,4 +1,4 @@
-"""Scaling: shout one's own update, or one's own parameters."""
+"""Scaling: multiply one's own update, or one's own parameters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.parameters import require_global_weights
-from wardround.attacks.search import Range
+from wardround.attacks.search_space import Range
 
 
 @register("scaling")
@@ -44,5 +43,5 @@ class Scaling(Attack):
         factor = self.params.factor
         if self.params.of == "update":
             return factor * own
-        weights = require_global_weights(self, knowledge, own)
+        weights = self.require_global_weights(knowledge, own)
         return (factor * own).add_(weights, alpha=factor - 1)

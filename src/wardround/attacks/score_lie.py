@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Knowledge, KnowledgeLevel, MetricsAttack, Parameters, register
-from wardround.attacks.search import Range
+from wardround.attacks.search_space import Range
 
 LOSS, EPSILON = "loss", 1e-6  # FEDMED's quality score is 1/(loss + 1e-6)
 
@@ -55,16 +55,16 @@ class ScoreLie(MetricsAttack):
         return KnowledgeLevel(self.params.knowledge) if self.params.collude else KnowledgeLevel.OWN
 
     def report(self, metrics: Mapping[str, Tensor], knowledge: Knowledge) -> dict[str, Tensor]:
-        told = dict(metrics)
-        if LOSS not in told:
-            return told
-        measured = told[LOSS]
+        reported = dict(metrics)
+        if LOSS not in reported:
+            return reported
+        measured = reported[LOSS]
         if not self.params.collude:
-            told[LOSS] = measured / self.params.factor
-            return told
+            reported[LOSS] = measured / self.params.factor
+            return reported
         honest = knowledge.metrics.get(LOSS, measured).double()
         scores = 1 / (honest[torch.isfinite(honest)] + EPSILON)
         if len(scores):
             score = float(scores.quantile(self.params.quantile))
-            told[LOSS] = torch.full_like(measured, 1 / score - EPSILON)
-        return told
+            reported[LOSS] = torch.full_like(measured, 1 / score - EPSILON)
+        return reported

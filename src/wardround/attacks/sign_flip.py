@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, Parameters, register
-from wardround.attacks.search import Range
+from wardround.attacks.search_space import Range
 
 
 @register("sign-flip")

@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
-from wardround.attacks.kernels import mean_of, norms_of
-from wardround.attacks.search import Range
+from wardround.attacks.matrix_operations import mean_of, norms_of
+from wardround.attacks.search_space import Range
 
 
 @register("slow-drift")
@@ -48,7 +48,7 @@ class SlowDrift(Attack):
         if self.direction is None:
             mean = mean_of(knowledge.known(own))
             length = norms_of(mean[None]).item()
-            # A zero mean has no opposite: the drift then fades into silence.
+            # A zero mean has no opposite: the drift then fades to zero.
             self.direction = mean / -length if length > 0 else mean
         strength = min(1.0, max(0.0, (knowledge.round - knowledge.start) / self.params.ramp))
         pull = (strength * norms_of(own)).to(own.dtype)[:, None] * self.direction.to(own.dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wardround.attacks.search import Choice, Space
+from wardround.attacks.search_space import Choice, Space
 from wardround.errors import ConfigError, WardroundError, require
 from wardround.experiments.events import Event
 from wardround.experiments.local_executor import work_off

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wardround import attacks
-from wardround.attacks.search import Choice, Draw, Range, Space, within
+from wardround.attacks.search_space import Choice, Draw, Range, Space, within
 
 __all__ = ["candidates", "defaults", "draw_attack"]
 

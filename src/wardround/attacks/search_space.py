@@ -1,7 +1,7 @@
-"""How far an attack's parameters may be turned by someone who looks for the worst.
+"""The values that a search for the worst attack may give to an attack's parameters.
 
-A parameter says it where it is declared, `scale: Annotated[float, Range(0.1, 100, log=True)] = …`. Choices,
-switches and numbers with two bounds need no word; `FIXED` keeps a parameter at its default.
+A parameter declares them in its type: `scale: Annotated[float, Range(0.1, 100, log=True)] = …`. Choices, switches and
+numbers with two bounds need no declaration; `FIXED` keeps a parameter at its default.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIXED = Choice(())
 
 
 class Draw(Protocol):
-    """Picks a value for a key out of a space; the parameter's default is told beside it."""
+    """Picks a value for a key out of a space; it may use the parameter's default."""
 
     def __call__(self, key: str, space: Space, default: Any) -> Any: ...
 
@@ -84,5 +84,5 @@ def _space_of(params: type[Parameters], key: str) -> Space:
         return Range(low, high, whole=kind is int)  # type: ignore[arg-type]
     raise ParameterError(
         f"{params.__qualname__}: '{key}' does not say how far it may be searched; "
-        "annotate it with Range, Choice or FIXED of wardround.attacks.search"
+        "annotate it with Range, Choice or FIXED of wardround.attacks.search_space"
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 
 from wardround import attacks
-from wardround.attacks.search import FIXED, Choice, Range, draw_parameters
+from wardround.attacks.search_space import FIXED, Choice, Range, draw_parameters
 from wardround.errors import ParameterError
 from wardround.registry import Parameters
 

@@ -1,4 +1,4 @@
-"""The matrix work that attacks share: moments over clients, distances, and one random stream a row."""
+"""Operations on matrices of updates that attacks share: moments over clients, distances, and crafting row by row."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ SMALL = 200_000  # below so many random numbers, starting threads costs more tha
 
 
 def column_chunks(d: int, chunk: int = CHUNK) -> Iterator[slice]:
-    """The columns 0…d−1 in pieces that stay in the cache."""
+    """The columns 0…d−1 in slices of at most `chunk`, so that a slice of all rows stays in the cache."""
     return (slice(a, min(a + chunk, d)) for a in range(0, d, chunk))
 
 
 def mean_of(matrix: Tensor) -> Tensor:
-    """The mean over clients."""
+    """N × D rows → their mean, D values."""
     return matrix.mean(0)
 
 
 def norms_of(matrix: Tensor) -> Tensor:
-    """Each row's Euclidean norm, in float64."""
+    """N × D rows → their N Euclidean norms, in float64."""
     return row_squared_norms(matrix).sqrt()
 
 
 def moments(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation over clients, coordinate by coordinate; the latter 0 for one client.
+    """Compute mean and unbiased standard deviation over clients, coordinate by coordinate.
 
     Two passes (mean, then squared deviations from it), so that nothing cancels, but chunk by chunk, so
     that the second pass finds its data in the cache.
+
+    Args:
+        matrix: N × D rows.
+
+    Returns:
+        Mean and standard deviation, D values each; the latter is 0 for one client.
 
     >>> mean, std = moments(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     >>> mean.tolist(), std.tolist()
@@ -55,10 +61,13 @@ def moments(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_distances(matrix: Tensor) -> Tensor:
-    """‖U_i − U_j‖² for all pairs, in float64.
+    """Compute ‖U_i − U_j‖² for all pairs of N × D rows.
 
     By the Gram matrix of the centred rows: centring takes away the common part that would cancel, and
     float64 sums over the chunks keep what is left.
+
+    Returns:
+        N × N squared distances, in float64.
     """
     n = len(matrix)
     gram = torch.zeros(n, n, dtype=torch.float64)
@@ -69,16 +78,20 @@ def squared_distances(matrix: Tensor) -> Tensor:
 
 
 def distances_from_gram(gram: Tensor) -> Tensor:
-    """‖a_i‖² + ‖a_j‖² − 2⟨a_i, a_j⟩, not below 0 and 0 on the diagonal."""
+    """N × N inner products → N × N squared distances ‖a_i‖² + ‖a_j‖² − 2⟨a_i, a_j⟩, 0 on the diagonal."""
     squares = gram.diagonal()
     return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0).fill_diagonal_(0)
 
 
 def craft_rows(own: Tensor, row: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """A new B×D matrix whose i-th row is `row(i, own[i])`; the rows are worked on side by side.
+    """Make a new B × D matrix whose i-th row is `row(i, own[i])`, several rows at a time.
 
     Drawing random numbers is the cost of the noisy attacks and runs on one core; every row has a
     generator of its own, so the number of threads changes nothing but the time.
+
+    Args:
+        own: B × D honest rows.
+        row: Place and honest row (D values) → crafted row (D values).
     """
     crafted = torch.empty_like(own)
 
