@@ -79,7 +79,7 @@ class ServerSide(Protocol):
 
     @property
     def attacks(self) -> Sequence[str]:
-        """What `plant` can do, by name."""
+        """Names of the attacks that `plant` knows."""
         ...
 
     def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
@@ -94,7 +94,7 @@ class ServerSide(Protocol):
     ) -> Tensor:
         """count × D: honest training from the current global weights on bootstrap resamples of the root data.
 
-        Each row is a made-up hospital with a size (of `sizes`, where given) and a case mix of its own. A `group`
+        Each row is a made-up hospital with a size (its entry of `sizes`, or drawn) and a case mix of its own. A `group`
         is a made-up federation: its hospitals stay the same from round to round and from `draw` to `draw`, their
         resamples do not.
         """
@@ -111,8 +111,9 @@ class ServerSide(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """An attack on `honest = root_updates(…)` of the same (round, group, draw) and sizes.
 
-        Returns which rows are Byzantine (N booleans, the same for all rounds and draws of a group), and what those
-        send instead, a row each.
+        Returns:
+            Which rows are Byzantine (N booleans, the same for all rounds and draws of a group), and what those
+            send instead, one row each.
         """
         ...
 
@@ -242,10 +243,10 @@ class Aggregator(Configurable, ABC):
         return result
 
     def warm_up(self, clients: int, dimension: int, dtype: torch.dtype = torch.float32) -> None:
-        """Have everything compiled that a first round of that shape would otherwise wait for.
+        """Compile everything that a first round of that shape would otherwise wait for.
 
         A copy of the rule aggregates made-up rounds; the rule itself, its state included, is not touched.
-        A rule that asks its server has no made-up rounds to try. Once a process is enough.
+        A rule that asks its server has no made-up rounds to try. Once per process is enough.
         """
         columns = min(dimension, WARM_UP_COLUMNS)
         shape = (type(self), str(self.params), clients, columns, dtype)
@@ -270,7 +271,7 @@ class Aggregator(Configurable, ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         if state:
             raise ParameterError(f"{self.name} keeps no state, but was given {', '.join(state)}")
 

@@ -97,11 +97,11 @@ class Caac(ScalarRule):
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         p = self.params
-        given = {"mag": p.lambda_mag, "dir": p.lambda_dir, "temp": p.lambda_temp}
-        active = {name: value for name, value in given.items() if name in self.components}
-        # An ablation keeps its components' proportions and lets them sum to 1; the whole rule takes them as given.
-        total = sum(active.values()) if len(active) < len(given) else 1.0
-        self.lambdas = {name: active.get(name, 0.0) / total if total else 0.0 for name in given}
+        lambdas = {"mag": p.lambda_mag, "dir": p.lambda_dir, "temp": p.lambda_temp}
+        active = {name: value for name, value in lambdas.items() if name in self.components}
+        # An ablation keeps its components' proportions and lets them sum to 1; the whole rule takes them as they are.
+        total = sum(active.values()) if len(active) < len(lambdas) else 1.0
+        self.lambdas = {name: active.get(name, 0.0) / total if total else 0.0 for name in lambdas}
         self.rounds = 0
         self.bootstrapping = p.t_boot > 0
         self.bootstrap_clip: float | None = p.bootstrap_clip

@@ -38,7 +38,7 @@ class CenteredClipping(Aggregator):
         tau_quantile: float | None = Field(None, gt=0, le=1)
         """Take this quantile of the round's norms as τ instead."""
         iterations: int = Field(3, ge=1)
-        """Steps from the last aggregate, a round."""
+        """Steps from the last aggregate, per round."""
 
     params: Params
 

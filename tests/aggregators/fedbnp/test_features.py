@@ -11,7 +11,7 @@ from wardround.aggregators.fedbnp.features import (
     FEATURES,
     central_rows,
     measure,
-    measured_again,
+    measure_changed,
     standardised,
 )
 
@@ -63,7 +63,7 @@ def test_measuring_again_only_what_changed_is_measuring_again():
     changed = torch.tensor([False, True, False, False, True, False])
     matrix[changed] *= -3
     again, whole = (
-        measured_again(before, matrix, changed, reference, short),
+        measure_changed(before, matrix, changed, reference, short),
         measure(matrix, reference, short),
     )
     for name in ("norm", "cosine", "peer_cosine", "sign_consistency", "projected"):

@@ -1,4 +1,4 @@
-"""Walking the columns of a wide matrix in fixed ranges, on as many threads as torch may use.
+"""Work on the columns of a wide matrix in fixed ranges, on as many threads as torch may use.
 
 The ranges depend on nothing but the number of columns, and every range writes to a place of its own, so
 results are the same bits on one thread and on many.
@@ -30,13 +30,13 @@ def column_ranges(columns: int) -> list[tuple[int, int]]:
 
 
 def for_each_range(columns: int, work: Callable[[int, int, int], None]) -> None:
-    """Call `work(number, start, stop)` for every range."""
+    """Call `work(number, start, stop)` for every range of `column_ranges(columns)`, several at a time."""
     ranges = column_ranges(columns)
     for_each(range(len(ranges)), lambda number: work(number, *ranges[number]))
 
 
 def for_each(numbers: Sequence[int], work: Callable[[int], None]) -> None:
-    """Call `work` for every number. It must release the GIL to gain from threads.
+    """Call `work` for every number, several at a time. It must release the GIL to gain from threads.
 
     Threads live for one call only: a start costs some microseconds, and a process that forks (a pool of
     experiments) never inherits a pool of dead ones.

@@ -13,11 +13,17 @@ Matrix = NDArray[Any]
 
 
 def copod_scores(features: Matrix) -> Matrix:
-    r"""The outlier score of every row among the rows.
+    r"""Score how much of an outlier every row is among the rows.
 
     Per column, with the left and right empirical tail probabilities :math:`F(x) = P(X \le x)` and
     :math:`\bar F(x) = P(X \ge x)`: the tail that the column's skewness points to (both for none), but at least the
     mean of the two, in :math:`-\log`; summed over the columns.
+
+    Args:
+        features: N × F values.
+
+    Returns:
+        N scores, higher for outliers.
 
     Li et al., "COPOD: Copula-Based Outlier Detection", ICDM 2020; skewness correction as in PyOD.
 

@@ -1,11 +1,12 @@
 """The matrix work that rules share: weighted sums, dot products, Gram matrices, distances.
 
-Whatever sums over the D coordinates accumulates in float64. Each function has two ways to the same result:
-compiled loops, and torch where those do not apply. Both walk fixed column ranges, so that neither the
-number of threads nor the size of the model changes a result or needs a second matrix.
+A matrix has N rows (clients) and D columns (parameters), in float32 or float64. Whatever sums over the D coordinates
+accumulates in float64. Each function has two ways to the same result: compiled loops, and torch where those do not
+apply. Both walk fixed column ranges, so that neither the number of threads nor the size of the model changes a
+result or needs a second matrix.
 
-Between two compiled passes a rule should not let torch start its own threads on D-sized vectors: they go on
-spinning for milliseconds after their work is done, on the cores that the next pass needs.
+Between two compiled passes a rule should not let torch start its own threads on D-sized vectors: they keep spinning
+for milliseconds after their work is done, on the cores that the next pass needs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,14 @@ OFF_CENTRE = 0.05
 
 
 def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i weight_i · U_i: one pass over the matrix, in its own precision.
+    """Compute Σ_i weight_i · U_i in one pass over the matrix.
+
+    Args:
+        matrix: N × D rows.
+        weights: N values.
+
+    Returns:
+        D values, in the precision of the matrix.
 
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 0.5]))
     tensor([2., 3.])
@@ -68,7 +76,13 @@ def summing_precision(matrix: Tensor, weights: Tensor) -> torch.dtype:
 
 
 def squared_norms(matrix: Tensor) -> Tensor:
-    """‖U_i‖² of every row, in float64; not finite where a row is not, or is too long for float64.
+    """Compute ‖U_i‖² of every row.
+
+    Args:
+        matrix: N × D rows, which need not be finite.
+
+    Returns:
+        N values in float64; not finite where a row is not, or is too long for float64.
 
     >>> squared_norms(torch.tensor([[3.0, 4.0], [1.0, torch.nan]]))
     tensor([25., nan], dtype=torch.float64)
@@ -83,12 +97,19 @@ def squared_norms(matrix: Tensor) -> Tensor:
 
 
 def norm(vector: Tensor) -> float:
-    """‖v‖ in float64."""
+    """‖v‖ of a vector of D values, summed in float64."""
     return float(squared_norms(vector[None]).sqrt())
 
 
 def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, float]:
-    """‖U_i‖² and ⟨U_i, v⟩ of every row, and ‖v‖², in float64 and in one read of the matrix.
+    """Compute ‖U_i‖² and ⟨U_i, v⟩ of every row, and ‖v‖², in one read of the matrix.
+
+    Args:
+        matrix: N × D rows.
+        vector: v, D values.
+
+    Returns:
+        N squared norms and N dot products in float64, and ‖v‖².
 
     >>> norms_and_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
     (tensor([ 5., 25.], dtype=torch.float64), tensor([-1., -1.], dtype=torch.float64), 2.0)
@@ -118,7 +139,7 @@ def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, floa
 
 
 def row_dots(matrix: Tensor, vector: Tensor) -> Tensor:
-    """⟨U_i, v⟩ for every row, in float64.
+    """⟨U_i, v⟩ of N × D rows with a vector of D values: N values in float64.
 
     >>> row_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
     tensor([-1., -1.], dtype=torch.float64)
@@ -128,7 +149,7 @@ def row_dots(matrix: Tensor, vector: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CentredGram:
-    """All inner products of the rows about a point: the round in N dimensions instead of D.
+    """All inner products of N rows about a point: the round in N dimensions instead of D.
 
     A combination z = centre + Σ a_i (U_i − centre) is known by its coefficients `a` alone, and
     ‖U_i − z‖² = aᵀGa − 2(Ga)_i + G_ii. About a robust centre the honest rows are short, so that this does
@@ -136,32 +157,34 @@ class CentredGram:
     """
 
     centre: Tensor
+    """D values."""
     gram: Tensor
+    """N × N: ⟨U_i − centre, U_j − centre⟩, float64."""
     projections: Tensor
-    """⟨U_i − centre, anchor + centre⟩ where an anchor was given: the rows seen from the weights they change."""
+    """N values ⟨U_i − centre, anchor + centre⟩ (0 without an anchor): the rows seen from the weights they change."""
     base_squared: float
-    """‖anchor + centre‖², where an anchor was given."""
+    """‖anchor + centre‖² (0 without an anchor)."""
 
     def squared_distances_to(self, coefficients: Tensor) -> Tensor:
-        """‖U_i − z‖² for every row i, of the point z with these coefficients."""
+        """N values ‖U_i − z‖², of the point z with these N coefficients."""
         image = self.gram @ coefficients
         return (coefficients @ image - 2 * image + self.gram.diagonal()).clamp(min=0)
 
     @property
     def between(self) -> Tensor:
-        """‖U_i − U_j‖² for all pairs, as far as the products have kept their digits."""
+        """N × N: ‖U_i − U_j‖² for all pairs, as far as the products have kept their digits."""
         own = self.gram.diagonal()
         return (own[:, None] + own[None, :] - 2 * self.gram).clamp(min=0).fill_diagonal_(0)
 
     def closer_than(self, share: float) -> Tensor:
-        """Which pairs lie nearer to each other than this share of the way to the centre, squared."""
+        """N × N booleans: which pairs lie nearer to each other than this share of the way to the centre, squared."""
         own = self.gram.diagonal()
         close = self.between < share * torch.maximum(own[:, None], own[None, :])
         return close.fill_diagonal_(False)
 
 
 def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor | None = None) -> CentredGram:
-    """(U − c)(U − c)ᵀ of finite rows in float64, about `centre` or a robust centre of their own.
+    """Compute (U − c)(U − c)ᵀ of finite rows, about `centre` or a robust centre of their own.
 
     Products are taken in the matrix's precision and summed in float64, block by block: the rounding errors
     of the blocks are independent and average out. Rows whose squares do not fit float32 are done in float64.
@@ -169,6 +192,11 @@ def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor 
     The rows' own centre is the coordinate-wise median of some of them, which costs a fraction of the median
     of all. Should attackers have the majority among those few, most rows lie far from it and near each other:
     then it is the median of all.
+
+    Args:
+        updates: N rows of D values, all finite.
+        centre: c, D values; None: the rows' own centre.
+        anchor: D values to project the rows on (see `CentredGram.projections`), usually the global weights.
     """
     geometry = norms_and_gram(updates.matrix, centre, anchor)[1]
     if geometry is None:
@@ -179,7 +207,16 @@ def centred_gram(updates: Updates, centre: Tensor | None = None, anchor: Tensor 
 def norms_and_gram(
     matrix: Tensor, centre: Tensor | None = None, anchor: Tensor | None = None
 ) -> tuple[Tensor, CentredGram | None]:
-    """‖U_i‖² and, unless a row is not finite, the centred Gram matrix, from one read of the matrix."""
+    """Compute ‖U_i‖² and the centred Gram matrix in one read of the matrix.
+
+    Args:
+        matrix: N × D rows, which need not be finite.
+        centre: As for `centred_gram`.
+        anchor: As for `centred_gram`.
+
+    Returns:
+        N squared norms in float64, and the Gram matrix; None in its place where a row is not finite.
+    """
     n, d = matrix.shape
     for name, vector in (("centre", centre), ("anchor", anchor)):
         if vector is not None and vector.shape != (d,):
@@ -256,10 +293,17 @@ def _products(rows: Tensor, block: int = 512) -> Tensor:
 
 
 def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> Tensor:
-    """‖U_i − U_j‖² for all pairs, in float64.
+    """Compute ‖U_i − U_j‖² for all pairs.
 
     From the centred Gram matrix; pairs so close together that it has lost their digits (colluders who send
     nearly the same, far from the rest) are measured again, directly.
+
+    Args:
+        updates: N rows, all finite.
+        geometry: Their Gram matrix, where it is known already.
+
+    Returns:
+        N × N squared distances in float64.
     """
     geometry = geometry or centred_gram(updates)
     squared = geometry.between

@@ -9,7 +9,14 @@ __all__ = ["krum_order", "krum_scores", "repeated_krum"]
 
 
 def krum_scores(squared_distances: Tensor, f: int) -> Tensor:
-    """Sum of squared distances to the n−f−2 nearest others, itself excluded; to one at least.
+    """Sum each row's squared distances to its N−f−2 nearest others (to one at least).
+
+    Args:
+        squared_distances: N × N.
+        f: Byzantine clients to withstand.
+
+    Returns:
+        N scores; the lowest is Krum's choice.
 
     >>> krum_scores(torch.tensor([[0.0, 1.0, 9.0], [1.0, 0.0, 4.0], [9.0, 4.0, 0.0]]), f=0)
     tensor([1., 1., 4.])
@@ -21,7 +28,7 @@ def krum_scores(squared_distances: Tensor, f: int) -> Tensor:
 
 
 def krum_order(squared_distances: Tensor, f: int) -> list[int]:
-    """The rows from the least to the greatest score.
+    """The places of the rows from the least to the greatest Krum score (arguments as of `krum_scores`).
 
     The two nearest neighbours of a round often share their score; the smaller total distance to everyone
     comes first then, so that the choice does not hang on the order of the clients.
@@ -32,7 +39,7 @@ def krum_order(squared_distances: Tensor, f: int) -> list[int]:
 
 
 def repeated_krum(squared_distances: Tensor, f: int, count: int) -> list[int]:
-    """`count` rows, each the Krum choice among those still left, all scores taken anew after every pick."""
+    """The places of `count` rows, each the Krum choice among those still left, scored anew after every pick."""
     left = list(range(len(squared_distances)))
     chosen = []
     for _ in range(count):

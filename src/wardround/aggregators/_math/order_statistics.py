@@ -1,6 +1,7 @@
 """Order statistics of every coordinate over the clients: median, trimmed mean, mean nearest the median.
 
-Compiled sorting networks where they apply; elsewhere torch sorts column chunks, slower and alike.
+A matrix has N rows (clients) and D columns; results have D values, in its precision. Compiled sorting networks where
+they apply; elsewhere torch sorts column chunks, slower and with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SORTED_COLUMNS = 8_192
 
 
 def median(matrix: Tensor) -> Tensor:
-    """Coordinate-wise median over the rows; the mean of the two middle values where their count is even.
+    """Compute the median of every column; the mean of the two middle values where N is even.
 
     >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]]))
     tensor([3.])
@@ -34,7 +35,7 @@ def median(matrix: Tensor) -> Tensor:
 
 
 def mean_of_middle(matrix: Tensor, dropped: int) -> Tensor:
-    """Per coordinate the mean without the `dropped` smallest and the `dropped` largest values.
+    """Compute the mean of every column without its `dropped` smallest and `dropped` largest values.
 
     >>> mean_of_middle(torch.tensor([[1.0], [900.0], [2.0], [4.0], [-70.0]]), 1)
     tensor([2.3333])
@@ -43,7 +44,15 @@ def mean_of_middle(matrix: Tensor, dropped: int) -> Tensor:
 
 
 def norms_and_middle(matrix: Tensor, dropped: int) -> tuple[Tensor, Tensor]:
-    """‖U_i‖² of every row in float64, and `mean_of_middle`, which is sound if these are finite; in one read."""
+    """Compute the rows' squared norms and `mean_of_middle` in one read of the matrix.
+
+    Args:
+        matrix: N × D rows, which need not be finite.
+        dropped: Values to leave out at each end of a column.
+
+    Returns:
+        N squared norms in float64, and D means, which are sound if the norms are finite.
+    """
     n, d = matrix.shape
     if not 0 <= 2 * dropped < n:
         raise ValueError(f"dropping {dropped} values at each end leaves nothing of {n}")
@@ -59,9 +68,15 @@ def norms_and_middle(matrix: Tensor, dropped: int) -> tuple[Tensor, Tensor]:
 
 
 def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None = None) -> Tensor:
-    """Per coordinate the mean of the values nearest to the median, the `dropped` farthest left out.
+    """Compute the mean of every column's values nearest to its median, the `dropped` farthest left out.
 
-    With `rows`, of these rows only.
+    Args:
+        matrix: N × D rows.
+        dropped: Values to leave out of each column.
+        rows: Places of the rows that count; None: all.
+
+    Returns:
+        D values.
 
     >>> mean_nearest_median(torch.tensor([[1.0], [2.0], [3.0], [3.5], [90.0]]), 2)
     tensor([2.8333])
@@ -92,6 +107,7 @@ def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None
 def _by_sorting(
     matrix: Tensor, reduce: Callable[[Tensor], Tensor], rows: Sequence[int] | None = None
 ) -> Tensor:
+    """`reduce` of the sorted columns (N × some, float64 → some), for a few columns at a time."""
     out = matrix.new_empty(matrix.shape[1])
     for start in range(0, matrix.shape[1], SORTED_COLUMNS):
         columns = slice(start, start + SORTED_COLUMNS)

@@ -21,7 +21,7 @@ class Projection:
     .. math:: (Px)_b = \sum_{j : h(j) = b} s_j x_j, \qquad
         \mathbb{E}\,\langle Px, Py\rangle = \langle x, y\rangle
 
-    One nonzero a coordinate: a pass over the update, no matrix. Bucket h and sign s are drawn from the seed for each
+    One nonzero per coordinate: a pass over the update, no matrix. Bucket h and sign s are drawn from the seed for each
     range of columns; those of a few ranges are kept, nothing of length D. An update that is short enough is left as
     it is. The compiled loop adds in the same order as torch does: both give the same to the last bit.
 
@@ -45,17 +45,20 @@ class Projection:
 
     @property
     def outputs(self) -> int:
-        """How long a projected update is."""
+        """Length of a projected update."""
         return min(self.size, self.dimension)
 
     def empty(self, rows: int) -> Tensor:
-        """outputs × rows zeros, to be filled by `add` range by range."""
+        """Make outputs × rows zeros in float64, to be filled by `add` range by range."""
         return torch.zeros(self.outputs, rows, dtype=torch.float64)
 
     def add(self, block: Tensor, start: int, into: Tensor) -> None:
-        """Add columns `start` … of some rows (rows × columns) to `into` (outputs × rows).
+        """Add the projection of some columns.
 
-        `start` must be a multiple of `chunk`, and the block no wider than it.
+        Args:
+            block: rows × columns, no wider than `chunk`: columns `start`, `start` + 1, … of the updates.
+            start: A multiple of `chunk`.
+            into: outputs × rows in float64; added to.
         """
         columns = block.shape[1]
         if self.size <= self.dimension:
@@ -69,7 +72,7 @@ class Projection:
             loops.add_signed(*(part.numpy() for part in (block, bucket, sign, into)))
 
     def apply(self, matrix: Tensor) -> Tensor:
-        """All rows projected: rows × outputs, in float64."""
+        """Project rows × D values: rows × outputs, in float64."""
         sums = self.empty(len(matrix))
         for start in range(0, self.size, self.chunk):
             self.add(matrix[:, start : start + self.chunk], start, sums)
@@ -78,7 +81,7 @@ class Projection:
 
 @lru_cache(maxsize=8)
 def _drawn(seed: int, part: int, columns: int, dimension: int) -> tuple[Tensor, Tensor]:
-    """Bucket and sign of each column of a range."""
+    """Bucket (int64) and sign (int8, ±1) of each column of a range."""
     generator = torch_generator(seed, "projection", part)
     bucket = torch.randint(dimension, (columns,), generator=generator)
     return bucket, torch.randint(2, (columns, 1), generator=generator).mul_(2).sub_(1).flatten().to(

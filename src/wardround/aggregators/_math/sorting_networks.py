@@ -36,13 +36,13 @@ def sorting_network(n: int) -> list[Comparator]:
     return comparators
 
 
-def pruned(network: Iterable[Comparator], wanted: Iterable[int]) -> list[Comparator]:
-    """The comparators that some wanted wire depends on: a median needs fewer than a full sort.
+def pruned(network: Iterable[Comparator], wires: Iterable[int]) -> list[Comparator]:
+    """The comparators that some of these wires depend on: a median needs fewer than a full sort.
 
     >>> len(sorting_network(20)), len(pruned(sorting_network(20), [9, 10]))
     (103, 84)
     """
-    needed, kept = set(wanted), []
+    needed, kept = set(wires), []
     for low, high in reversed(list(network)):
         if low in needed or high in needed:
             needed |= {low, high}

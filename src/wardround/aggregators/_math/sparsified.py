@@ -1,4 +1,4 @@
-"""Tensors of which only the largest magnitudes count: where the line runs, what is left, and its weighted sum.
+"""Tensors of which only the largest magnitudes count: the least magnitude kept, what is left, its weighted sum.
 
 A model's tensors are cut into pieces of columns, fixed by the model alone, so that neither the number of
 threads changes a result nor the sparsified values ever need a second matrix.
@@ -22,7 +22,7 @@ __all__ = ["Piece", "kept_statistics", "magnitude_limits", "pieces_of", "sum_kep
 PLACES, RUN_OF_SAMPLE = 512, 16
 """A row's sample: so many places, and so many values (a line of the cache) at each."""
 MARGIN = 0.03
-"""The line is looked for among this share of the values to either side of where the sample puts it."""
+"""The limit is looked for among this share of the values to either side of where the sample puts it."""
 
 
 class Piece(NamedTuple):
@@ -47,7 +47,15 @@ def pieces_of(columns: Sequence[slice]) -> list[Piece]:
 
 
 def magnitude_limits(matrix: Tensor, pieces: Sequence[Piece], keep: int) -> Tensor:
-    """Per row the `keep`-th largest magnitude in these pieces together.
+    """Find the `keep`-th largest magnitude of every row in these pieces together.
+
+    Args:
+        matrix: N × D rows.
+        pieces: Columns that count, all of one tensor.
+        keep: How many values are kept.
+
+    Returns:
+        N magnitudes.
 
     >>> magnitude_limits(torch.tensor([[1.0, -5.0, 3.0, 2.0]]), [Piece(0, 0, 4)], 2)
     tensor([3.])
@@ -61,7 +69,7 @@ def magnitude_limits(matrix: Tensor, pieces: Sequence[Piece], keep: int) -> Tens
     lines = sum((piece.stop - piece.start) // RUN_OF_SAMPLE for piece in pieces)
     if loops is None or lines < 16 * PLACES:  # too few for a sample to save work
         return torch.stack([_limit_of_row(row, pieces, keep) for row in matrix])
-    rank = total - keep  # the line's place in ascending order
+    rank = total - keep  # the limit's place in ascending order
     low, high = _bracket(matrix, pieces, rank / total)
     below = torch.zeros(len(pieces), len(matrix), dtype=torch.int64)
     near: list[list[Tensor]] = [[] for _ in pieces]
@@ -69,9 +77,11 @@ def magnitude_limits(matrix: Tensor, pieces: Sequence[Piece], keep: int) -> Tens
 
     def collect(number: int) -> None:
         _, start, stop = pieces[number]
-        room = torch.empty(len(matrix), stop - start, dtype=matrix.dtype)
-        found = loops.collect_near(rows, *arrays, counts[number], room.numpy(), start, stop)
-        near[number] = [values[:count].clone() for values, count in zip(room, found.tolist(), strict=True)]
+        space = torch.empty(len(matrix), stop - start, dtype=matrix.dtype)
+        collected = loops.collect_near(rows, *arrays, counts[number], space.numpy(), start, stop)
+        near[number] = [
+            values[:count].clone() for values, count in zip(space, collected.tolist(), strict=True)
+        ]
 
     for_each(range(len(pieces)), collect)
     limits = matrix.new_empty(len(matrix))
@@ -86,7 +96,7 @@ def magnitude_limits(matrix: Tensor, pieces: Sequence[Piece], keep: int) -> Tens
 
 
 def _bracket(matrix: Tensor, pieces: Sequence[Piece], share: float) -> tuple[Tensor, Tensor]:
-    """Two magnitudes a row between which the one at this share of the values probably lies."""
+    """Two magnitudes per row between which the one at this share of the values probably lies."""
     lines = [p for p in pieces if p.stop - p.start >= RUN_OF_SAMPLE]
     columns = torch.cat([torch.arange(p.start, p.stop - RUN_OF_SAMPLE + 1, RUN_OF_SAMPLE) for p in lines])
     places = columns[torch.linspace(0, len(columns) - 1, PLACES).long()]
@@ -105,9 +115,15 @@ def _limit_of_row(row: Tensor, pieces: Sequence[Piece], keep: int) -> Tensor:
 
 
 def kept_statistics(matrix: Tensor, pieces: Sequence[Piece], limits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of what is kept of every tensor (rows) and client (columns): Σx², how many x > 0, how many x < 0.
+    """Summarise what is kept of every tensor and client.
 
-    `limits` are the least magnitudes kept, tensors × clients.
+    Args:
+        matrix: N × D rows.
+        pieces: All columns, in pieces of the T tensors.
+        limits: T × N, the least magnitude that is kept.
+
+    Returns:
+        T × N each: Σx², how many x > 0, how many x < 0.
     """
     counted = torch.zeros(3, len(pieces), len(matrix), dtype=torch.float64)
     loops = sparse_loops_for(matrix)
@@ -131,7 +147,17 @@ def kept_statistics(matrix: Tensor, pieces: Sequence[Piece], limits: Tensor) -> 
 
 
 def sum_kept(matrix: Tensor, pieces: Sequence[Piece], limits: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i weight_i · what is kept of row i, with weights and limits of their own for every tensor."""
+    """Compute Σ_i weight_i · what is kept of row i.
+
+    Args:
+        matrix: N × D rows.
+        pieces: All columns, in pieces of the T tensors.
+        limits: T × N, the least magnitude that is kept.
+        weights: T × N.
+
+    Returns:
+        D values.
+    """
     out = matrix.new_empty(matrix.shape[1])
     weights = weights.to(matrix.device, summing_precision(matrix, weights))
     loops = sparse_loops_for(matrix)

@@ -68,7 +68,7 @@ def _verdicts(flags: Tensor, byzantine: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """What was seen, done, earned and seen next; a line a client and try."""
+    """What was seen, done, earned and seen next; one line per client and try."""
 
     states: Tensor
     actions: Tensor
@@ -130,7 +130,7 @@ class Agent(nn.Module):
         follow: float = 0.02,
         seed: int = 0,
     ) -> None:
-        """Learn from stored transitions; goes on from what has been learnt before."""
+        """Learn from stored transitions; continues from what has been learnt before."""
         generator = torch_generator(seed, "agent", "fit")
         actor = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
         critic = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)

@@ -107,7 +107,7 @@ class DualAttention(nn.Module):
             return torch.sigmoid(self(tokens, memory, known))
 
     def fit(self, rounds: LabelledRounds, epochs: int = 15, lr: float = 7e-4, seed: int = 0) -> None:
-        """Learn to tell the planted attackers from the honest; goes on from what has been learnt before.
+        """Learn to tell the planted attackers from the honest; continues from what has been learnt before.
 
         Made-up rounds are few and more alike than real ones. So that they are not learnt by heart, fingerprints
         are jittered and parts of the past forgotten. Attackers count as much as the honest altogether; how

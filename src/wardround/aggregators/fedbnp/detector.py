@@ -17,7 +17,7 @@ from wardround.aggregators.base import ServerSide
 from wardround.aggregators.fedbnp.agent import Agent
 from wardround.aggregators.fedbnp.attention import DualAttention, LabelledRounds
 from wardround.aggregators.fedbnp.features import MOST_SAMPLES, central_rows, measure, standardised
-from wardround.aggregators.fedbnp.fingerprints import Fingerprints, take
+from wardround.aggregators.fedbnp.fingerprints import Fingerprints, take_fingerprints
 from wardround.aggregators.fedbnp.memory import Memory
 from wardround.aggregators.fedbnp.practice import NO_ATTACK, Practice, labelled_rounds, transitions
 from wardround.aggregators.fedbnp.vae import Vae
@@ -86,7 +86,7 @@ class DetectorParams(Parameters):
 
 @dataclass(frozen=True, eq=False)
 class Opinion:
-    """What the detector thinks of a round, a value a client in the order of the updates."""
+    """What the detector thinks of a round, one value per client in the order of the updates."""
 
     features: Tensor
     """N × 6, as they are (not standardised)."""
@@ -104,13 +104,16 @@ class Detector:
     def __init__(self, params: DetectorParams | None = None, attention: bool = True) -> None:
         self.params = params or DetectorParams()
         self.with_attention = attention
+        self._build(size=0, seed=0)
+
+    def _build(self, size: int, seed: int) -> None:
+        """Begin with nothing learnt, for updates of this length (0: not known yet)."""
+        self.size, self.seed = size, seed
         self.rounds = 0
         self.ready = False
         """Has there been a time of practice?"""
         self.times = 0
         """How many have there been?"""
-        self.seed = 0
-        self.size = 0
         self.vae: Vae | None = None
         self.attention: DualAttention | None = None
         self.agent: Agent | None = None
@@ -123,6 +126,11 @@ class Detector:
         """Made-up rounds that the attention learns from."""
         self.honest: list[Tensor] = []
         """Rows of the last rounds' central clients, as the autoencoder sees them."""
+        if size:
+            self.vae = Vae(self._projection.outputs, seed=seed)
+            self.agent = Agent(seed=seed)
+            if self.with_attention:
+                self.attention = DualAttention(memory=self.params.memory_rounds + 1, seed=seed)
 
     @one_thread()
     def examine(
@@ -162,7 +170,7 @@ class Detector:
         return Opinion(table[back], attention[back], policy[back], prints.evaluations)
 
     def learn(self, server: ServerSide, round: int, global_weights: Tensor) -> None:
-        """A time of practice: autoencoder, agent and attention go on learning from made-up rounds."""
+        """Practise once: autoencoder, agent and attention keep learning from made-up rounds."""
         p = self.params
         assert self.vae is not None
         assert self.agent is not None
@@ -230,16 +238,6 @@ class Detector:
         spread = torch.linspace(0, 1, count, dtype=torch.float64)
         return [int(size) for size in reported.quantile(spread, interpolation="nearest")]
 
-    def _build(self, size: int, seed: int) -> None:
-        self.__init__(self.params, self.with_attention)  # type: ignore[misc]
-        self.size, self.seed = size, seed
-        if not size:
-            return
-        self.vae = Vae(self._projection.outputs, seed=seed)
-        self.agent = Agent(seed=seed)
-        if self.with_attention:
-            self.attention = DualAttention(memory=self.params.memory_rounds + 1, seed=seed)
-
     @property
     def _projection(self) -> Projection:
         return Projection(self.size, self.params.vae_max_dim, seed_for(self.seed, "projection"))
@@ -254,7 +252,7 @@ class Detector:
         order: Sequence[int],
     ) -> Fingerprints:
         p = self.params
-        return take(
+        return take_fingerprints(
             matrix,
             measure(matrix, reference, self._projection, order),
             global_weights.to(matrix.dtype),
@@ -296,7 +294,7 @@ class Detector:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
 
         def of(name: str) -> dict[str, Any]:
             return {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
@@ -327,7 +325,7 @@ class Detector:
         torch.save(self.state_dict(), path)
 
     def load(self, path: str | Path) -> None:
-        """Go on from a file that `save` wrote. Nothing in the file is run: one that asks for it is refused."""
+        """Continue from a file that `save` wrote. Nothing in the file is run: one that asks for it is refused."""
         try:
             state = torch.load(path, weights_only=True)
         except OSError as error:

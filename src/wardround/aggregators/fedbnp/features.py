@@ -12,7 +12,7 @@ from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 from wardround.aggregators._math.projection import Projection
 from wardround.threads import one_thread
 
-__all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measured_again", "standardised"]
+__all__ = ["FEATURES", "Geometry", "central_rows", "measure", "measure_changed", "standardised"]
 
 FEATURES = ("vae_error", "cosine", "peer_cosine", "norm", "sign_consistency", "shapley")
 """The six, in their order."""
@@ -22,7 +22,7 @@ RATIOS = (ERROR, NORM)
 FLOORS = (0.05, 0.02, 0.02, 0.05, 0.005, 2e-4)
 """The least spread of each feature: what differs by less among honest clients is not worth a suspicion."""
 STRAIGHT = 3.0
-"""So many spreads from the middle are told apart well; beyond, only orders of magnitude are."""
+"""Up to so many spreads from the middle differences count linearly; beyond, only orders of magnitude do."""
 TINY = 1e-30
 MOST_SAMPLES = 1e9
 """A client may claim more, but counts as this."""
@@ -98,7 +98,7 @@ def measure(
     return _pass(matrix, index, None, reference, projection or _no_projection(matrix))
 
 
-def measured_again(
+def measure_changed(
     before: Geometry, matrix: Tensor, changed: Tensor, reference: Tensor, projection: Projection | None = None
 ) -> Geometry:
     """The geometry of a matrix of which `before` is known, after some rows (booleans) were replaced.
@@ -106,7 +106,7 @@ def measured_again(
     >>> rows, reference = torch.eye(3), torch.ones(3)
     >>> before = measure(rows, reference)
     >>> rows[2] = torch.tensor([-2.0, 0.0, 0.0])
-    >>> after = measured_again(before, rows, torch.tensor([False, False, True]), reference)
+    >>> after = measure_changed(before, rows, torch.tensor([False, False, True]), reference)
     >>> bool(torch.equal(after.gram, measure(rows, reference).gram))
     True
     """
@@ -170,7 +170,7 @@ def standardised(table: Tensor, sizes: Tensor | None = None) -> Tensor:
     .. math:: z = (x - \mathrm{med}) / \max(\mathrm{MAD}/0.6745,\ \mathrm{floor}), \qquad
         3\,\mathrm{arsinh}(z / 3)
 
-    with x the logarithm for errors and norms. Updates shrink and diverge as training goes on; measured
+    with x the logarithm for errors and norms. Updates shrink and diverge as training proceeds; measured
     against their own round they look alike in the first round and in the hundredth.
 
     A hospital with more samples takes more steps and goes farther. With `sizes` (samples that each client says

@@ -13,7 +13,7 @@ from wardround.aggregators.fedbnp.features import Geometry
 from wardround.aggregators.fedbnp.shapley import coalition_game, monte_carlo_shapley
 from wardround.aggregators.fedbnp.vae import Vae, comparable
 
-__all__ = ["CANDIDATES", "Fingerprints", "take"]
+__all__ = ["CANDIDATES", "Fingerprints", "take_fingerprints"]
 
 CANDIDATES = 1_000_000
 """Numbers of candidate models that a Shapley step holds at once (always one model)."""
@@ -51,7 +51,7 @@ class Fingerprints:
         return torch.cat([tokens.float(), shared.float().expand(len(tokens), -1)], 1)
 
 
-def take(
+def take_fingerprints(
     matrix: Tensor,
     geometry: Geometry,
     global_weights: Tensor,

@@ -84,7 +84,7 @@ class Memory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.index = {client: row for row, client in enumerate(state["clients"])}
         self.values, self.means = state["values"].clone(), state["means"].clone()
         self.seen = state["seen"].clone()

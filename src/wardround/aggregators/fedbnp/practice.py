@@ -17,10 +17,10 @@ from wardround.aggregators._math.projection import Projection
 from wardround.aggregators.base import ServerSide
 from wardround.aggregators.fedbnp.agent import Agent, Transitions, credited, explored
 from wardround.aggregators.fedbnp.attention import LabelledRounds
-from wardround.aggregators.fedbnp.features import Geometry, measure, measured_again, standardised
-from wardround.aggregators.fedbnp.fingerprints import CANDIDATES, Fingerprints, take
+from wardround.aggregators.fedbnp.features import Geometry, measure, measure_changed, standardised
+from wardround.aggregators.fedbnp.fingerprints import CANDIDATES, Fingerprints, take_fingerprints
 from wardround.aggregators.fedbnp.memory import Memory
-from wardround.aggregators.fedbnp.shapley import give_back, room_for
+from wardround.aggregators.fedbnp.shapley import return_free_memory, temporary_matrix
 from wardround.aggregators.fedbnp.trust import shares
 from wardround.aggregators.fedbnp.vae import Vae, comparable
 from wardround.randomness import numpy_generator, torch_generator
@@ -81,20 +81,20 @@ class Practice:
                 seen = measure(rows, None, self.projection)
                 parts.append(comparable(seen.projected, float(seen.norm.quantile(0.5))))
             del rows  # before the next ones are made
-            give_back()
+            return_free_memory()
         return torch.cat(parts)
 
     def episodes(
         self, group: int, vae: Vae, agent: Agent, pasts: dict[str, Memory]
     ) -> list[list[PracticeRound]]:
-        """One episode an attack: the same made-up federation, draw after draw, with that attack planted.
+        """One episode per attack: the same made-up federation, draw after draw, with that attack planted.
 
         `pasts` has what is remembered of these hospitals under each attack, and is added to. In some episodes
         the attackers sleep through the first draw of all: they then have an honest past.
         """
         rng = numpy_generator(self.server.seed, "practice", group)
         starts = dict(zip(pasts, rng.integers(0, min(2, self.draws), len(pasts)).tolist(), strict=True))
-        told: dict[str, list[PracticeRound]] = {name: [] for name in pasts}
+        episodes: dict[str, list[PracticeRound]] = {name: [] for name in pasts}
         for draw in range(self.draws):
             rows = self._honest(group, draw)
             reference = self.server.reference(self.round, group, draw)
@@ -106,11 +106,12 @@ class Practice:
                 for byzantine in self._planted(rows, NO_ATTACK if asleep else name, group, draw):
                     seen = calm
                     if not asleep:
-                        seen = measured_again(calm, rows, byzantine, reference, self.projection)
-                    told[name].append(self._round(rows, seen, byzantine, past, vae, agent, (group, draw)))
+                        seen = measure_changed(calm, rows, byzantine, reference, self.projection)
+                    played = self._round(rows, seen, byzantine, past, vae, agent, (group, draw))
+                    episodes[name].append(played)
             del rows, reference  # before the next ones are made
-            give_back()
-        return [episode for episode in told.values() if episode]
+            return_free_memory()
+        return [episode for episode in episodes.values() if episode]
 
     def _honest(self, group: int, draw: int) -> Tensor | None:
         """The made-up hospitals' honest updates; None where the server's training went wrong."""
@@ -130,7 +131,7 @@ class Practice:
         if not _finite(crafted):
             return
         rows_of_attackers = byzantine.nonzero().flatten()
-        saved = room_for(len(rows_of_attackers), rows)
+        saved = temporary_matrix(len(rows_of_attackers), rows)
         torch.index_select(rows, 0, rows_of_attackers, out=saved)
         rows[byzantine] = crafted.to(rows.dtype)
         del crafted
@@ -138,7 +139,7 @@ class Practice:
             yield byzantine
         finally:
             rows[byzantine] = saved
-            give_back()
+            return_free_memory()
 
     def _round(
         self,
@@ -153,7 +154,7 @@ class Practice:
         server = self.server
         # The same draws for every attack on the same rows: what differs is the attack's doing.
         generator = torch_generator(server.seed, "practice", self.round, *where)
-        prints = take(
+        prints = take_fingerprints(
             rows, geometry, self.global_weights, server, generator, self.permutations, tolerance=0.0
         )
         table = prints.table(vae)
@@ -172,7 +173,7 @@ class Practice:
         """ΔAcc on the validation samples, were the model moved with each of these trusts."""
         weights = torch.stack([shares(action) for action in actions]).to(rows.dtype)
         at_once = max(1, CANDIDATES // rows.shape[1])
-        room = room_for(min(at_once, len(weights)), rows)
+        room = temporary_matrix(min(at_once, len(weights)), rows)
         values = [
             self.server.value(torch.mm(some, rows, out=room[: len(some)]).add_(self.global_weights))
             for some in weights.split(at_once)

@@ -18,8 +18,8 @@ from wardround.aggregators.fedbnp.trust import FLAG_BELOW, TrustForm, combined_t
 from wardround.updates import Aggregation, Updates
 
 
-class _Trusting(Aggregator):
-    """What the rules have in common: a detector that needs the server's own side, and weights by trust."""
+class TrustWeighted(Aggregator):
+    """Base of the three rules: a detector that practises on the server's own data, and weights by trust."""
 
     needs_global_weights = True
     needs_server = True
@@ -37,15 +37,15 @@ class _Trusting(Aggregator):
 
     @abstractmethod
     def opinions(self, opinion: Opinion) -> tuple[Tensor, Tensor]:
-        """Trust as it becomes weight, and trust on the scale on which verdicts are given."""
+        """Trust as it becomes weight, and trust on the scale of the verdicts (N values each)."""
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        server, weights = context.server, context.global_weights
+        server, global_weights = context.server, context.global_weights
         assert server is not None  # `needs_server` and `needs_global_weights` have seen to it
-        assert weights is not None
-        at_home = self._at_home(updates)
-        reference = self._reference(server.reference(context.round), at_home)
-        opinion = self.detector.examine(updates, context.round, weights, reference, server)
+        assert global_weights is not None
+        local = self._local_coordinates(updates)
+        reference = self._reference(server.reference(context.round), local)
+        opinion = self.detector.examine(updates, context.round, global_weights, reference, server)
         if opinion is None:
             return Aggregation(
                 torch.zeros_like(updates.matrix[0]),
@@ -53,10 +53,10 @@ class _Trusting(Aggregator):
                 skipped="the server's own training is not finite: there is nothing to practise on",
             )
         trust, verdict = self.opinions(opinion)
-        given = shares(trust)
-        delta = weighted_sum(updates.matrix, given)
-        if at_home is not None:
-            delta[at_home] = 0
+        weights = shares(trust)
+        delta = weighted_sum(updates.matrix, weights)
+        if local is not None:
+            delta[local] = 0
         columns = dict(zip(FEATURES, opinion.features.T, strict=True))
         if self.uses_attention:
             columns["attention"] = opinion.attention
@@ -66,20 +66,20 @@ class _Trusting(Aggregator):
             "evaluations": torch.full_like(trust, opinion.evaluations),
         }
         return Aggregation(
-            delta, weights=given, scores=1 - verdict, flags=verdict < FLAG_BELOW, columns=columns
+            delta, weights=weights, scores=1 - verdict, flags=verdict < FLAG_BELOW, columns=columns
         )
 
-    def _at_home(self, updates: Updates) -> Tensor | None:
-        """Which coordinates stay with the clients."""
+    def _local_coordinates(self, updates: Updates) -> Tensor | None:
+        """D booleans: which coordinates stay with the clients; None where none do."""
         if not self.client_policy.local_batch_norm or updates.layout is None:
             return None
         return updates.layout.batch_norm_mask
 
-    def _reference(self, own: Tensor, at_home: Tensor | None) -> Tensor | None:
+    def _reference(self, own: Tensor, local: Tensor | None) -> Tensor | None:
         """g_ref: the server's own update; None (the round's median) where that is not finite."""
         if not bool(torch.isfinite(squared_norms(own[None])).all()):
             return None
-        return own if at_home is None else torch.where(at_home.to(own.device), 0.0, own)
+        return own if local is None else torch.where(local.to(own.device), 0.0, own)
 
     def warm_up(self, clients: int, dimension: int, dtype: torch.dtype = torch.float32) -> None:
         """Compile what a round shares with other rules; practice needs a server and is left to the first round."""
@@ -94,7 +94,7 @@ class _Trusting(Aggregator):
 
 
 @register("fedbnp")
-class FedBnp(_Trusting):
+class FedBnp(TrustWeighted):
     r"""FedBN and FedProx together, the mean weighted by the trust of a detector that practises on the server.
 
     .. math::
@@ -156,7 +156,7 @@ class FedBnpSharp(FedBnp):
 
 
 @register("rl")
-class ReinforcedTrust(_Trusting):
+class ReinforcedTrust(TrustWeighted):
     r"""The mean weighted by the agent's policy alone: :math:`\Delta = \sum_k \pi_k U_k / \sum_j \pi_j`.
 
     The agent learns from 0.5·ΔAcc + 0.4·F1 − 0.1·FPR in rounds that the server makes itself. A client is

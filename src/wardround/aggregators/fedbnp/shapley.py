@@ -20,7 +20,7 @@ from torch import Tensor
 
 from wardround.errors import ParameterError
 
-__all__ = ["Game", "coalition_game", "exact_shapley", "monte_carlo_shapley", "room_for"]
+__all__ = ["Game", "coalition_game", "exact_shapley", "monte_carlo_shapley", "temporary_matrix"]
 
 MOST_EXACT = 16
 """Above so many clients, 2^N coalitions are too many."""
@@ -31,7 +31,7 @@ LARGE = 1 << 20
 class Game:
     """What every coalition is worth, each asked for once.
 
-    `worth` takes K × N booleans (a coalition a row) and gives K values; coalitions that are not known yet are
+    `worth` takes K × N booleans (one coalition per row) and gives K values; coalitions that are not known yet are
     evaluated together. `evaluations` counts them: the cost.
     """
 
@@ -90,7 +90,7 @@ def coalition_game(
         shares = torch.zeros(len(coalitions), len(matrix), dtype=matrix.dtype)
         members = coalitions.to(matrix.dtype)
         shares[:, order] = members / members.sum(1, keepdim=True).clamp(min=1)
-        room = room_for(min(step, len(shares)), matrix)
+        room = temporary_matrix(min(step, len(shares)), matrix)
         values = []
         for some in shares.split(step):
             candidates = torch.mm(some, matrix, out=room[: len(some)]).add_(global_weights)
@@ -175,8 +175,8 @@ def monte_carlo_shapley(
     return gains.mean(0)
 
 
-def room_for(rows: int, like: Tensor) -> Tensor:
-    """An uninitialised matrix that goes back to the system whole when it is done with.
+def temporary_matrix(rows: int, like: Tensor) -> Tensor:
+    """An uninitialised rows × D matrix whose memory goes back to the system whole when it is done with.
 
     Memory of the usual kind is kept by the allocator and, with small results in between, in pieces that the next
     candidates do not fit into: over hundreds of coalitions of a large model that adds up.
@@ -188,7 +188,7 @@ def room_for(rows: int, like: Tensor) -> Tensor:
     return torch.frombuffer(pages, dtype=like.dtype).view(rows, columns)
 
 
-def give_back() -> None:
+def return_free_memory() -> None:
     """Have the allocator return what is free to the system, where it can (glibc).
 
     Whole rounds are made and dropped in practice; what the allocator keeps of them would add up to another matrix.

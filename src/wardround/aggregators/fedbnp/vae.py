@@ -77,7 +77,7 @@ class Vae(nn.Module):
         batch_size: int = 16,
         seed: int = 0,
     ) -> None:
-        """Learn honest rows (see `comparable`); goes on from what has been learnt before."""
+        """Learn honest rows (see `comparable`); continues from what has been learnt before."""
         generator = torch_generator(seed, "vae", "fit")
         optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
         latent = self.mean.out_features

@@ -31,7 +31,7 @@ def _loops() -> ModuleType | None:
 
 
 def sparse_loops_for(matrix: Tensor) -> ModuleType | None:
-    """The compiled loops over sparsified rows where they can work on this matrix, else None."""
+    """The module of compiled loops over sparsified rows where it can work on this matrix, else None."""
     if loops_for(matrix) is None:
         return None
     return importlib.import_module("wardround.aggregators._math.compiled.sparse_loops")

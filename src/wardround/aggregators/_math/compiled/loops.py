@@ -1,4 +1,7 @@
-"""The compiled loops. All release the GIL and work on a range of columns, so that threads can share them.
+"""The compiled loops. All release the GIL and work on a range of columns, so that threads can share the work.
+
+`matrix` is always N × D, C-contiguous, float32 or float64; a loop reads its columns start ≤ c < stop and adds to, or
+writes into, the arrays that are named last. Whatever `norms`, `dots` and `totals` hold is float64.
 
 Compilation is cached on disk beside this file or, where that folder is read-only, in the user's cache;
 where neither can be written, for the life of the process.
@@ -60,9 +63,10 @@ def compiled_loop(function: Loop, reorder: bool = False) -> Loop:
 
 @functools.cache
 def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
-    """`kernel(matrix, rows, out, norms, start, stop)`: the mean of the sorted values first…last of each column.
+    """Compile `kernel(matrix, rows, out, norms, start, stop)` for n rows.
 
-    norms[i] += ‖matrix[i]‖² comes first, run by run: one row after the other is the way the memory is read
+    It writes out[c] = mean of the sorted values first…last of column c over the rows at the n places `rows`, and adds
+    norms[i] += ‖matrix[i]‖². The norms come first, run by run: one row after the other is the way the memory is read
     fastest, and the columns are then in the cache.
     """
 
@@ -77,7 +81,11 @@ def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
 
 @functools.cache
 def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
-    """`kernel(matrix, rows, out, start, stop)`: the mean of the n − dropped values nearest to the median."""
+    """Compile `kernel(matrix, rows, out, start, stop)` for n rows.
+
+    It writes out[c] = mean of the n − dropped values of column c, over the rows at the n places `rows`, that are
+    nearest to their median.
+    """
 
     def nearest(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
         mean_of_nearest(matrix, rows, out, start, stop, n, dropped)
@@ -86,7 +94,10 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
 
 
 def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
-    """out = Σ_i weights[i] · matrix[i], four rows a pass over a run whose sums stay in the cache."""
+    """out[c] = Σ_i weights[i] · matrix[i, c] (N weights, D outputs).
+
+    Four rows per pass over a run, whose sums stay in the cache.
+    """
     n = matrix.shape[0]
     total = np.empty(RUN, dtype=weights.dtype)
     for a in range(start, stop, RUN):
@@ -112,7 +123,10 @@ def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> Non
 
 
 def _add_signed(block: Any, bucket: Any, sign: Any, into: Any) -> None:
-    """into[bucket[c], i] += sign[c] · block[i, c], column after column, in float64; a row's sums stay in the cache."""
+    """into[bucket[c], i] += sign[c] · block[i, c], column after column, in float64; a row's sums stay in the cache.
+
+    `block` is rows × columns, `bucket` and `sign` have one entry per column, `into` is outputs × rows.
+    """
     sums = np.empty(into.shape[0], dtype=np.float64)
     for i in range(block.shape[0]):
         row = block[i]
@@ -125,7 +139,7 @@ def _add_signed(block: Any, bucket: Any, sign: Any, into: Any) -> None:
 
 
 def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
-    """totals[i] += ‖matrix[i]‖², wholly in float64.
+    """totals[i] += ‖matrix[i]‖² (N totals), wholly in float64.
 
     The memory is slower than the arithmetic; four long rows at a time keep it busiest.
     """
@@ -157,7 +171,10 @@ def _add_squared_norms(matrix: Any, totals: Any, start: int, stop: int) -> None:
 
 
 def _add_norms_and_dots(matrix: Any, vector: Any, norms: Any, dots: Any, start: int, stop: int) -> None:
-    """norms[i] += ‖matrix[i]‖² and dots[i] += ⟨matrix[i], vector⟩ in float64; ‖vector‖² comes last in `norms`."""
+    """norms[i] += ‖matrix[i]‖² and dots[i] += ⟨matrix[i], vector⟩ in float64.
+
+    `vector` has D values, `dots` N, `norms` N + 1: ‖vector‖² is added to the last.
+    """
     n = matrix.shape[0]
     v = vector[start:stop]
     i = 0
@@ -216,9 +233,20 @@ def _add_gram(
 ) -> None:
     """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle of tiles, in the precision of `rows`.
 
-    Beside it norms[i] += ‖matrix[i]‖² and, where there is an anchor, projections[i] += ⟨matrix[i] − centre,
-    anchor + centre⟩ with ‖anchor + centre‖² in the last place. `rows` is scratch space of SCRATCH_COLUMNS and
-    a multiple of TILE rows and one more, zero where the matrix has none.
+    Also norms[i] += ‖matrix[i]‖² and, where there is an anchor,
+    projections[i] += ⟨matrix[i] − centre, anchor + centre⟩.
+
+    Args:
+        matrix: N × D rows.
+        centre: D values.
+        anchor: D values, or none at all (size 0).
+        rows: Scratch space, (side + 1) × SCRATCH_COLUMNS, zero where the matrix has no row; side is N rounded up to
+            a multiple of TILE.
+        gram: side × side.
+        norms: N values.
+        projections: N + 1 values; ‖anchor + centre‖² is added to the last.
+        start: First column.
+        stop: Column after the last.
     """
     n = matrix.shape[0]
     side = rows.shape[0] - 1
@@ -258,7 +286,7 @@ def _add_gram(
 
 
 def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: int) -> None:
-    """totals[k] += ‖matrix[i] − matrix[j]‖² for the k-th pair (i, j), wholly in float64."""
+    """totals[k] += ‖matrix[i] − matrix[j]‖² for the k-th of K pairs (i, j) (K × 2), wholly in float64."""
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         for k in range(pairs.shape[0]):
@@ -280,9 +308,10 @@ add_pair_distances = compiled_loop(_add_pair_distances, reorder=True)
 
 @functools.cache
 def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
-    """`kernel(matrix, sample, centre, …)`: `add_gram` about the median of so many sampled rows, left in `centre`.
+    """Compile `kernel(matrix, sample, centre, …)`: `add_gram` about the median of the rows at the places `sample`.
 
-    Block by block, so that the rows are read once for both. With no rows to take it from, `centre` is given.
+    The median of so many sampled rows is written into `centre` (D values), block by block, so that the rows are read
+    once for both. With 0 sampled rows, `centre` is taken as it is.
     """
     if rows_of_centre == 0:
 

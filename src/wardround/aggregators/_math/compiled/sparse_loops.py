@@ -1,4 +1,7 @@
-"""Compiled loops over rows of which only the values of a least magnitude count. See `loops` for their manners."""
+"""Compiled loops over rows of which only the values of a least magnitude count.
+
+Arguments are as in `loops`: `matrix` is N × D, and columns start ≤ c < stop are read.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ __all__ = ["add_kept_statistics", "collect_near", "sum_kept"]
 def _collect_near(matrix: Any, low: Any, high: Any, below: Any, near: Any, start: int, stop: int) -> Any:
     """below[i] += how many magnitudes are under low[i]; those from low[i] to high[i] are put into near[i].
 
-    Returns how many these are. Every value is written and only counted if it belongs: no branch to guess wrong.
+    `low`, `high` and `below` have N entries, `near` is N × (stop − start). Returns how many are put into each row of
+    `near` (N). Every value is written and only counted if it belongs: no branch to guess wrong.
     """
     n = matrix.shape[0]
-    found = np.zeros(n, dtype=np.int64)
+    collected = np.zeros(n, dtype=np.int64)
     for i in range(n):
         row, kept = matrix[i, start:stop], near[i]
         least, most = low[i], high[i]
@@ -28,14 +32,17 @@ def _collect_near(matrix: Any, low: Any, high: Any, below: Any, near: Any, start
             count += np.int64(size >= least) & np.int64(size <= most)
             under += np.int64(size < least)
         below[i] += under
-        found[i] = count
-    return found
+        collected[i] = count
+    return collected
 
 
 def _add_kept_statistics(
     matrix: Any, limits: Any, squared: Any, plus: Any, minus: Any, start: int, stop: int
 ) -> None:
-    """Of the values with a magnitude of limits[i] or more: their sum of squares, and how many have which sign."""
+    """Summarise the values with a magnitude of limits[i] or more.
+
+    squared[i] += their sum of squares, plus[i] += how many are above 0, minus[i] += how many below (N entries each).
+    """
     for i in range(matrix.shape[0]):
         row, limit = matrix[i, start:stop], limits[i]
         total, above, under = 0.0, np.float32(0), np.float32(0)  # a piece is too short to count past float32
@@ -51,7 +58,10 @@ def _add_kept_statistics(
 
 
 def _sum_kept(matrix: Any, limits: Any, weights: Any, out: Any, start: int, stop: int) -> None:
-    """out = Σ_i weights[i] · the values of row i with a magnitude of limits[i] or more."""
+    """out[c] = Σ_i weights[i] · matrix[i, c], over values with a magnitude of limits[i] or more.
+
+    `limits` and `weights` have N entries, `out` has D.
+    """
     total = np.empty(RUN, dtype=weights.dtype)
     for a in range(start, stop, RUN):
         b = min(a + RUN, stop)

@@ -71,9 +71,9 @@ class _Columns:
         return self.builder.fptrunc(value, self.vector) if self.itemsize < 8 else value
 
 
-def _sorted_wires(builder: Any, wires: list[Any], wanted: range) -> list[Any]:
-    """Compare-exchange whole registers along the network; only the wanted wires end up right."""
-    for low, high in pruned(sorting_network(len(wires)), wanted):
+def _sorted_wires(builder: Any, wires: list[Any], needed: range) -> list[Any]:
+    """Compare-exchange whole registers along the network; only the needed wires end up right."""
+    for low, high in pruned(sorting_network(len(wires)), needed):
         a, b = wires[low], wires[high]
         wires[low] = builder.select(builder.fcmp_ordered("<", a, b), a, b)
         wires[high] = builder.select(builder.fcmp_ordered(">", a, b), a, b)
@@ -83,7 +83,7 @@ def _sorted_wires(builder: Any, wires: list[Any], wanted: range) -> list[Any]:
 def _column_loop(
     context: Any, builder: Any, signature: Any, args: Any, n: int, emit: Callable[[_Columns, list[Any]], Any]
 ) -> Any:
-    """out[c] = emit(column c of the given rows) for start ≤ c < stop, a register of columns at a time.
+    """Emit out[c] = emit(column c of the n rows) for start ≤ c < stop, a register of columns at a time.
 
     The last register is moved back to end with the matrix: its columns are computed twice, alike.
     """
@@ -112,12 +112,12 @@ def _scaled_sum(columns: _Columns, terms: list[Any], count: int) -> Any:
 def mean_of_middle(
     typing: Any, matrix: Any, rows: Any, out: Any, start: Any, stop: Any, n: Any, first: Any, last: Any
 ) -> Any:
-    """out[c] = mean of the sorted values first…last (inclusive) of column c over `n` rows."""
-    wanted = range(first.literal_value, last.literal_value + 1)
+    """out[c] = mean of the sorted values first…last (inclusive) of column c, over the rows at the `n` places `rows`."""
+    needed = range(first.literal_value, last.literal_value + 1)
 
     def emit(columns: _Columns, wires: list[Any]) -> Any:
-        wires = _sorted_wires(columns.builder, wires, wanted)
-        return _scaled_sum(columns, [columns.widen(wires[k]) for k in wanted], len(wanted))
+        wires = _sorted_wires(columns.builder, wires, needed)
+        return _scaled_sum(columns, [columns.widen(wires[k]) for k in needed], len(needed))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _column_loop(context, builder, signature, args, n.literal_value, emit)
