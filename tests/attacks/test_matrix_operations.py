@@ -11,13 +11,6 @@ from wardround.attacks import matrix_operations
 
 CHUNK = matrix_operations.CHUNK
 SIZES = [1, 5, CHUNK - 1, CHUNK, CHUNK + 3, 2 * CHUNK]
-    1,
-    5,
-    matrix_operations.CHUNK - 1,
-    matrix_operations.CHUNK,
-    matrix_operations.CHUNK + 3,
-    2 * matrix_operations.CHUNK,
-]
 
 
 @pytest.mark.parametrize("d", SIZES)
