@@ -54,7 +54,6 @@ WHOLE_PACKAGE = {
     "aggregators/fedbnp": {"contract", "parts"},
     "analysis": {"hypotheses", "notebook"},
     "attacks": {"contract", "own_update_attacks", "scenarios"},
-    "cli": {"analysis"},
     "datasets": {"docs"},
     "experiments": {"guard_end_to_end"},
     "flower": {"deployment", "encrypted", "parity", "plugins"},

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wardround import datasets
-from wardround.cli.data import app
+from wardround.cli.data import data_app as app
 from wardround.errors import ConfigError, DataError
 
 

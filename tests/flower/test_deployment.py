@@ -285,7 +285,7 @@ def test_a_federation_survives_kills_attacks_and_intruders(deploy):
     # Ctrl-C stops everything, and the same command resumes.
     assert fed.end("serve", signal.SIGINT) == 130, fed.output("serve")
     assert not fed.processes(server)
-    assert "the same command goes on from here" in fed.output("serve")
+    assert "run the same command to resume" in fed.output("serve")
     done = max(fed.rounds())
     fed.serve()
     fed.wait_for_round(done + 1)

@@ -1,4 +1,4 @@
-"""What the terminal shows: tables, progress bars on a terminal, plain lines elsewhere."""
+"""Output on the terminal: tables and progress bars; plain lines where the output goes elsewhere."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ console = Console(highlight=False)
 
 
 class Advance(Protocol):
-    """Tells the display that work was done: how much in all, and a word on it."""
+    """Updates the display: how much is done in total, and a note beside it."""
 
     def __call__(self, done: int, note: str = "") -> None: ...
 
 
 @contextmanager
 def progress(title: str, total: int, every_seconds: float = 10.0) -> Iterator[Advance]:
-    """A bar with the time left on a terminal; a line now and then where the output goes elsewhere."""
+    """A bar with the time left on a terminal; a line every few seconds where the output goes elsewhere."""
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, note="")
             yield lambda done, note="": bar.update(task, completed=done, note=note)
         return
-    last, told = time.monotonic() - every_seconds, -1
+    last, shown = time.monotonic() - every_seconds, -1
 
     def plain(done: int, note: str = "") -> None:
-        nonlocal last, told
-        if done > told and (time.monotonic() - last >= every_seconds or done >= total):
-            last, told = time.monotonic(), done
+        nonlocal last, shown
+        if done > shown and (time.monotonic() - last >= every_seconds or done >= total):
+            last, shown = time.monotonic(), done
             print(f"{title}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
 
     yield plain
 
 
 def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
-    """Methods side by side, in words that need no manual."""
+    """Methods side by side, one row per method and attack."""
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("method")
     table.add_column("attack")
-    for name in ("AUROC", "lost to the attack", "attackers found", "false alarms"):
+    for name in ("AUROC", "lost to the attack", "attackers detected", "false alarms"):
         table.add_column(name, justify="right", no_wrap=name == "AUROC")
     for number, line in enumerate(lines):
-        # How a rule without flags "finds": it gives the client next to no weight.
+        # A rule without flags detects a client by giving it next to no weight.
         mark = "*" if line.verdict == "weights" else ""
         table.add_row(
             line.method,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wardround.cli.options import AsJson
 from wardround.cli.plugins import PluginOption, load_plugins
 from wardround.errors import ConfigError
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from wardround.datasets.base import DatasetSource
     from wardround.datasets.preparation import Progress
 
-__all__ = ["app"]
+__all__ = ["data_app", "mount"]
 
-app = typer.Typer(
-    name="data", help="Datasets: what there is, and raw files into prepared caches.", no_args_is_help=True
+data_app = typer.Typer(
+    name="data", help="List and describe datasets; prepare raw files for fast loading.", no_args_is_help=True
 )
 
 Name = Annotated[str, typer.Argument(help="The dataset's name; `wardround data list` shows all.")]
@@ -29,12 +30,16 @@ Options = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="The dataset's options, as in a config: size=64"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command("list")
+def mount(app: typer.Typer) -> None:
+    """Add this group to the command line."""
+    app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
 def list_datasets(plugin: PluginOption = None, as_json: AsJson = False) -> None:
-    """Every dataset: its task, and what it is."""
+    """List all datasets with their task and a short description."""
     load_plugins(plugin)
     from wardround.datasets import registry
     from wardround.datasets.preparation import PreparedSource
@@ -65,44 +70,42 @@ def list_datasets(plugin: PluginOption = None, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-@app.command("info")
+@data_app.command("info")
 def show_info(
     name: Name, options: Options = None, plugin: PluginOption = None, as_json: AsJson = False
 ) -> None:
-    """What a dataset is, where it comes from, and what its preparation found."""
+    """Describe a dataset: what it is, where it comes from, and what its preparation found."""
     load_plugins(plugin)
     from wardround.datasets import registry
     from wardround.datasets.preparation import info
 
     member = registry.get(name)
-    # A dataset that must be told something (csv: which file?) is described without it all the same.
+    # A dataset with required parameters (csv: which file?) can be described without them.
     open_questions = any(field.is_required() for field in member.Params.model_fields.values())
-    told = info(member if open_questions and not options else _source(name, options))
+    description = info(member if open_questions and not options else _source(name, options))
     if as_json:
-        typer.echo(json.dumps(told, indent=1, ensure_ascii=False, default=str))
+        typer.echo(json.dumps(description, indent=1, ensure_ascii=False, default=str))
         return
-    facts = told.pop("facts", {})
-    _print_mapping(told, 0)
+    facts = description.pop("facts", {})
+    _print_mapping(description, 0)
     if facts:
         typer.echo("facts:")
         _print_mapping(facts, 1)
 
 
-@app.command("prepare")
+@data_app.command("prepare")
 def prepare_dataset(
     name: Name,
     options: Options = None,
     source: Annotated[Path | None, typer.Option(help="The folder with the raw files.")] = None,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave unreadable images out.")
-    ] = False,
+    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Skip unreadable images.")] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes or threads; default: all cores.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Prepare anew even where it is done.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Prepare again even if it is done.")] = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Raw files into a cache that loads in a moment. An interrupted preparation resumes where it was."""
+    """Convert raw files into a cache that loads fast. An interrupted preparation resumes where it stopped."""
     load_plugins(plugin)
     from wardround.datasets.preparation import prepare
 
@@ -115,7 +118,7 @@ def prepare_dataset(
 
 
 def _source(name: str, options: list[str] | None) -> DatasetSource:
-    """The dataset with the options given as key=value."""
+    """The dataset with these options, each `key=value`."""
     import yaml
 
     from wardround import datasets
@@ -146,16 +149,16 @@ def _print_mapping(values: Mapping[str, Any], depth: int) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a line for each finished stage."""
+    """A progress bar on a terminal; elsewhere one line per finished stage."""
     if not sys.stderr.isatty():
         finished: set[str] = set()
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def report(stage: str, done: int, total: int) -> None:
             if done >= total and stage not in finished:
                 finished.add(stage)
                 typer.echo(f"{stage}: done", err=True)
 
-        yield tell
+        yield report
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

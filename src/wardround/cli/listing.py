@@ -1,35 +1,73 @@
-"""What the house has: members of every registry, with parameters and defaults, for people and programs."""
+"""`wardround list`: the members of every registry, with parameters and defaults. Light to import."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
+import typer
 
-from wardround import aggregators, attacks, datasets, models
-from wardround.datasets import partition
-from wardround.experiments import presets
-from wardround.registry import Registry
+from wardround.cli.options import AsJson
+from wardround.cli.plugins import PluginOption, load_plugins
 
-__all__ = ["listing", "listing_table"]
+if TYPE_CHECKING:
+    from rich.table import Table
 
-REGISTRIES: dict[str, Registry[Any]] = {
-    "aggregators": aggregators.registry,
-    "attacks": attacks.registry,
-    "datasets": datasets.registry,
-    "models": models.registry,
-    "partitions": partition.registry,
-}
+    from wardround.registry import Registry
 
-FILES = {"presets": presets.available, "scenarios": presets.scenarios}
+__all__ = ["listing", "listing_table", "mount"]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    AGGREGATORS = "aggregators"
+    ATTACKS = "attacks"
+    DATASETS = "datasets"
+    MODELS = "models"
+    PARTITIONS = "partitions"
+    PRESETS = "presets"
+    SCENARIOS = "scenarios"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this command to the command line."""
+    app.command("list")(list_members)
+
+
+def list_members(
+    kind: Annotated[Kind, typer.Argument()], plugin: PluginOption = None, as_json: AsJson = False
+) -> None:
+    """List rules, attacks, datasets and the like with their parameters and defaults."""
+    from wardround.cli.console import console
+
+    load_plugins(plugin)
+    members = listing(kind.value)
+    if as_json:
+        print(json.dumps(members))
+    else:
+        console.print(listing_table(members, kind.value))
 
 
 def listing(kind: str) -> list[dict[str, Any]]:
-    """Name, one line of explanation, parameters with defaults, and what is particular to the kind."""
-    if kind in FILES:
-        return [{"name": name, "summary": summary} for name, summary in FILES[kind]().items()]
-    registry = REGISTRIES[kind]
+    """All members of a kind: name, one line of explanation, parameters with defaults, and what is particular to it."""
+    from wardround import aggregators, attacks, datasets, models
+    from wardround.datasets import partition
+    from wardround.experiments import presets
+
+    files = {"presets": presets.available, "scenarios": presets.scenarios}
+    if kind in files:
+        return [{"name": name, "summary": summary} for name, summary in files[kind]().items()]
+    registries: dict[str, Registry[Any]] = {
+        "aggregators": aggregators.registry,
+        "attacks": attacks.registry,
+        "datasets": datasets.registry,
+        "models": models.registry,
+        "partitions": partition.registry,
+    }
+    registry = registries[kind]
     return [_member(registry, name) for name in registry.available()]
 
 
@@ -50,7 +88,9 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def listing_table(members: list[dict[str, Any]], kind: str) -> Table:
-    """The same for people."""
+    """The members as a table for the terminal."""
+    from rich.table import Table
+
     table = Table(title=kind, title_justify="left", show_lines=True)
     headings = [key for key in dict.fromkeys(key for member in members for key in member) if key != "origin"]
     for heading in headings:

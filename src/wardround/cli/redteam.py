@@ -1,15 +1,15 @@
-"""`wardround redteam`: look for the attack that hurts a rule most. Light to import."""
+"""`wardround redteam`: search for the attack that hurts a rule most. Light to import."""
 
 from __future__ import annotations
 
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wardround.cli.options import CORES, AsJson, Jobs
 from wardround.cli.plugins import PluginOption, add_plugins
 from wardround.errors import ConfigError
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["mount", "redteam"]
 
-PRESET = "redteam"  # the setting where none is given
+PRESET = "redteam"  # the setting without --config
 
 
 class SamplerName(StrEnum):
-    """Who proposes attacks."""
+    """How the next attack to try is chosen."""
 
     TPE = "tpe"
     RANDOM = "random"
 
 
 class MetricName(StrEnum):
-    """What an attack is to destroy."""
+    """The metric that an attack is to lower."""
 
     AUROC = "auroc"
     AUPRC = "auprc"
@@ -45,41 +45,42 @@ def mount(app: typer.Typer) -> None:
 def redteam(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="With --leaderboard: where red teams were."),
+        typer.Argument(metavar="[DIR]...", help="With --leaderboard: folders of red-team searches."),
     ] = None,
     aggregator: Annotated[
         str | None,
         typer.Option("--aggregator", "-a", help="The rule to attack: `wardround list aggregators`."),
     ] = None,
     leaderboard: Annotated[
-        bool, typer.Option("--leaderboard", help="Print the worst cases of all rules found in the folders.")
+        bool, typer.Option("--leaderboard", help="Print the worst case of every rule in the folders.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file of the run to attack; none: the preset `redteam`.")
+        Path | None, typer.Option(help="YAML file of the run to attack; default: the preset `redteam`.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Attacks to try in all.")] = 60,
+    trials: Annotated[int, typer.Option(min=1, help="Number of attacks to try in total.")] = 60,
     seeds: Annotated[
-        str | None, typer.Option(help="With commas between; the preset's, or 200,201 with --config.")
+        str | None, typer.Option(help="Separated by commas; default: the preset's, or 200,201 with --config.")
     ] = None,
     fraction: Annotated[float, typer.Option(help="The largest share of Byzantine clients.")] = 0.4,
-    metric: Annotated[MetricName, typer.Option(help="What the attack is to destroy.")] = MetricName.AUROC,
-    sampler: Annotated[SamplerName, typer.Option(help="Who proposes attacks.")] = SamplerName.TPE,
-    search_seed: Annotated[int, typer.Option(min=0, help="Of the proposals.")] = 0,
+    metric: Annotated[
+        MetricName, typer.Option(help="The metric that the attack is to lower.")
+    ] = MetricName.AUROC,
+    sampler: Annotated[SamplerName, typer.Option(help="How the next attack is chosen.")] = SamplerName.TPE,
+    search_seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     without: Annotated[
         list[str] | None, typer.Option(help="An attack to leave out; may be given more than once.")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Minutes after which no new attack is begun.")
+        float | None, typer.Option(min=0, help="Minutes after which no new attack is started.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes side by side.")] = os.cpu_count()
-    or 1,
+    jobs: Jobs = CORES,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the search; none: runs/redteam/NAME.")
+        Path | None, typer.Option("--out", help="Folder of the search; default: runs/redteam/NAME.")
     ] = None,
     plugin: PluginOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Search for the attack that hurts a rule most; stopped, the same command goes on."""
+    """Search for the attack that hurts a rule most; run the same command to resume a stopped search."""
     if leaderboard:
         _print_leaderboard(folders or [], aggregator, as_json)
         return
@@ -121,7 +122,7 @@ def _plan(
         plan = Plan(aggregator=aggregator, base=base, seeds=chosen, **rest)
     except ValidationError as error:
         raise ConfigError(f"redteam: {explain(error, Plan)}") from None
-    plan.check()  # a wrong rule or base is told before anything is written
+    plan.check()  # a wrong rule or base is an error before anything is written
     return plan
 
 
@@ -138,11 +139,11 @@ def _search(plan: Plan, out: Path, trials: int, jobs: int, budget: float | None)
 
     with progress(f"red team against {plan.rule}", trials) as advance:
 
-        def tell(done: int, findings: Findings) -> None:
+        def show(done: int, findings: Findings) -> None:
             worst = findings.worst[:1]
             advance(done, f"worst: {worst[0].name}, lost {worst[0].loss:.3f}" if worst else "")
 
-        findings = search(plan, out, trials, jobs, budget, tell)
+        findings = search(plan, out, trials, jobs, budget, show)
     write(findings, out)
     return findings
 
@@ -153,13 +154,13 @@ def _print_leaderboard(folders: list[Path], aggregator: str | None, as_json: boo
 
     if aggregator is not None or not folders:
         raise ConfigError("redteam: --leaderboard takes the folders of red teams, and no --aggregator")
-    found = read_findings(folders)
+    teams = read_findings(folders)
     if as_json:
         worst = {
             findings.plan.rule: findings.worst[0].model_dump(mode="json")
-            for findings in found
+            for findings in teams
             if findings.worst
         }
         print(json.dumps(worst))
         return
-    print(leaderboard(found), end="")
+    print(leaderboard(teams), end="")

@@ -10,22 +10,26 @@ import typer
 
 from wardround.live.access import is_loopback
 
-__all__ = ["watch"]
+__all__ = ["mount", "watch"]
 
-SHORT = 16  # characters below which a token on a network can be guessed
+SHORT = 16  # shorter tokens can be guessed by others on the network
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this command to the command line."""
+    app.command()(watch)
 
 
 def watch(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUNS...", help="Run folders, or folders that hold some; they may still be empty."
+            metavar="RUNS...",
+            help="Run folders, or folders that contain run folders; they may still be empty.",
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8400,
-    host: Annotated[
-        str, typer.Option(help="Any but this machine's own address needs --token.")
-    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8400,
+    host: Annotated[str, typer.Option(help="Any address but loopback needs --token.")] = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(
@@ -34,19 +38,18 @@ def watch(
         ),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="Another name that the page may be asked for by.")
+        list[str] | None,
+        typer.Option("--allow-host", help="Another host name under which the page may be opened."),
     ] = None,
 ) -> None:
-    """Show running experiments, or a federation, on a live page. Ctrl-C ends it; the runs go on."""
+    """Show running experiments, or a federation, on a live page. Ctrl-C ends it; the runs continue."""
     from wardround.live.server import watch as serve
 
     def ready(url: str) -> None:
         entry = "" if token is None else f"?token={quote(token, safe='')}"
         print(f"watching {', '.join(map(str, paths))}: {url}{entry}  (Ctrl-C ends)", flush=True)
         if not is_loopback(host):
-            print(
-                "what goes over the network is not encrypted: put TLS or an SSH tunnel before it", flush=True
-            )
+            print("the connection is not encrypted: put TLS or an SSH tunnel before it", flush=True)
             if token is not None and len(token) < SHORT:
                 print(f"a token of fewer than {SHORT} characters can be guessed", flush=True)
 

@@ -1,0 +1,88 @@
+"""`wardround analyze` and `wardround report`. Light to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wardround.cli.options import AsJson, RunPaths
+
+if TYPE_CHECKING:
+    from wardround.analysis import Run
+
+__all__ = ["analyze", "mount", "report", "write_report"]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    for command in (analyze, report):
+        app.command()(command)
+
+
+def analyze(
+    paths: RunPaths,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the tables as Markdown, CSV and LaTeX.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="The method that the others are compared with; by default a paper's rule."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print or write metrics, statistics and hypotheses of some runs as tables."""
+    from wardround.analysis import analyze as analyze_runs
+    from wardround.analysis import load_runs, write
+    from wardround.cli.console import progress
+    from wardround.protocols import papers
+
+    runs = load_runs(paths)
+    with progress("reading runs", len(runs)) as advance:
+        analysis = analyze_runs(runs, reference, advance, papers())
+    if out is not None:
+        write(analysis, out)
+    if as_json:
+        print(json.dumps(analysis.plain()))
+    elif out is None:
+        print(analysis.markdown())
+    else:
+        for verdict in analysis.verdicts:
+            print(f"{verdict.key}: {verdict.verdict}: {verdict.reason}")
+        print(f"tables: {out}")
+
+
+def report(
+    paths: RunPaths,
+    out: Annotated[Path, typer.Option("--out", help="Where to write the page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option("--title")] = "wardround report",
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw every figure as PNG, SVG and PDF into this folder.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about some runs."""
+    from wardround.analysis import load_runs
+
+    write_report(load_runs(paths), out, title, figures)
+
+
+def write_report(runs: Sequence[Run], out: Path, title: str, figures: Path | None = None) -> None:
+    """Write the page about these runs, and their figures as files where a folder is given."""
+    from wardround.cli.console import progress
+    from wardround.protocols import papers
+    from wardround.report.contents import collect
+    from wardround.report.page import write_page
+    from wardround.report.paper import write_figures
+
+    contents = collect(runs, papers())
+    print(f"report: {write_page(runs, out, title, contents)}")
+    if figures is None:
+        return
+    with progress("figures", len(contents.all_figures)) as advance:
+        for number, figure in enumerate(contents.all_figures, start=1):
+            write_figures([figure], figures)
+            advance(number)
+    print(f"figures: {figures}")

@@ -1,0 +1,197 @@
+"""`wardround demo`, `run` and `matrix`. Light to import: torch and the rest come when a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wardround.cli.options import CORES, AsJson, Jobs, Out
+from wardround.cli.plugins import PluginOption, add_plugins
+from wardround.errors import WardroundError
+
+if TYPE_CHECKING:
+    from wardround.experiments import Event, RunConfig
+    from wardround.experiments.matrix import Executor
+
+__all__ = ["demo", "matrix", "mount", "run"]
+
+
+class ExecutorName(StrEnum):
+    """What executes the runs of a matrix."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class TrackerName(StrEnum):
+    """Where runs are logged as well."""
+
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
+Track = Annotated[TrackerName | None, typer.Option("--track", help="Log the runs to a tracker as well.")]
+TrackUri = Annotated[
+    str | None,
+    typer.Option("--track-uri", help="MLflow's tracking URI; without it a SQLite file in the --out folder."),
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    for command in (demo, run, matrix):
+        app.command()(command)
+
+
+def demo(
+    out: Out = Path("runs/demo"),
+    jobs: Jobs = CORES,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, and 25 rounds instead of 50.")] = False,
+) -> None:
+    """Compare FedAvg with robust rules on real data, with and without an attack; takes about two minutes."""
+    from wardround.analysis import compare, load_runs
+    from wardround.cli.analysis import write_report
+    from wardround.cli.console import comparison_table, console
+
+    configs = _run_matrix("demo", out, jobs, quick=quick)
+    runs = load_runs([out / config.run_name for config in configs])
+    title = "20 hospitals predict death in intensive care; 4 turn malicious in round 15"
+    console.print(comparison_table(compare(runs), title))
+    console.print(
+        "AUROC: 1 ranks all patients right, 0.5 is chance. 'lost' is clean minus attacked, same seed."
+    )
+    write_report(runs, out / "report.html", "wardround demo")
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML file of one experiment.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For example aggregator.name=krum seed=3"),
+    ] = None,
+    out: Out = Path("runs"),
+    plugin: PluginOption = None,
+    as_json: AsJson = False,
+    track: Track = None,
+    track_uri: TrackUri = None,
+) -> None:
+    """Run one experiment, or resume it where it was stopped."""
+    from wardround.cli.console import progress
+    from wardround.experiments import Event, load_config, override, read_yaml
+    from wardround.experiments import run as run_experiment
+    from wardround.experiments.tracking import tracked
+
+    values = add_plugins(read_yaml(config), plugin)
+    checked = load_config(override(values, overrides or []), str(config))
+    name = checked.run_name
+    with (
+        progress(name, checked.rounds) as advance,
+        tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
+    ):
+        folder = run_experiment(
+            checked,
+            out,
+            lambda record: note(Event("round", name, record.round, (record.metrics or {}).get("auroc"))),
+        )
+        summary = folder.summary()
+        assert summary is not None
+        note(Event("finished", name, checked.rounds, summary.auroc))
+    if as_json:
+        print(json.dumps({"folder": str(folder.path), **summary.plain()}))
+        return
+    final = summary.final or {}
+    print(
+        f"{summary.status} after {summary.rounds} rounds"
+        + (f" ({summary.reason})" if summary.reason else "")
+        + ": "
+        + ", ".join(
+            f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None
+        )
+    )
+    print(folder.path)
+
+
+def matrix(
+    matrix: Annotated[str, typer.Argument(metavar="MATRIX.yaml|PRESET", help="`wardround list presets`")],
+    out: Out = Path("runs"),
+    jobs: Jobs = CORES,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only print how many runs there are, and how long they take."),
+    ] = False,
+    executor: Annotated[ExecutorName, typer.Option(help="What executes the runs.")] = ExecutorName.LOCAL,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Address of a running Ray cluster; without it Ray is started on this machine."),
+    ] = None,
+    plugin: PluginOption = None,
+    track: Track = None,
+    track_uri: TrackUri = None,
+) -> None:
+    """Run many experiments in parallel; finished ones are skipped, stopped ones are resumed."""
+    from wardround.analysis import compare, load_runs
+    from wardround.cli.console import comparison_table, console
+
+    configs = _run_matrix(
+        matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri, plugins=plugin
+    )
+    if not dry_run:
+        runs = load_runs([out / config.run_name for config in configs])
+        console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
+
+
+def _run_matrix(
+    name: str,
+    out: Path,
+    jobs: int,
+    dry_run: bool = False,
+    executor: Executor = "local",
+    ray_address: str | None = None,
+    track: TrackerName | None = None,
+    track_uri: str | None = None,
+    quick: bool = False,
+    plugins: list[str] | None = None,
+) -> list[RunConfig]:
+    from wardround.cli.console import progress
+    from wardround.experiments import expand, presets, run_many
+    from wardround.experiments.estimate import estimate
+    from wardround.experiments.tracking import tracked
+
+    values, where = presets.load_matrix(name)
+    if quick:
+        values["base"]["rounds"], values["seeds"] = 25, [0]
+    values["base"] = add_plugins(values.get("base") or {}, plugins)
+    configs = expand(values, where)
+    total = sum(config.rounds for config in configs)
+    if dry_run:
+        cost = estimate(configs, out, jobs)
+        print(
+            f"{where}: {len(configs)} runs, {total} rounds; {cost.left} to do with {jobs} jobs: {cost.words}"
+        )
+        return configs
+    done = dict.fromkeys((config.run_name for config in configs), 0)
+    failures: list[Event] = []
+    with progress(f"{len(configs)} runs", total) as advance:
+
+        def note(event: Event) -> None:
+            done[event.run] = max(event.round, done[event.run])
+            if event.kind == "failed":
+                failures.append(event)
+            advance(sum(done.values()), event.run)
+
+        with tracked(track, track_uri, Path(name).stem, out, note) as listen:
+            run_many(configs, out, jobs, listen, executor, ray_address)
+    if failures:
+        for event in failures:
+            print(f"failed: {event.run}: {event.reason}", file=sys.stderr)
+        raise WardroundError(f"{len(failures)} of {len(configs)} runs failed; the others are in {out}")
+    return configs
+
+
+def _auroc(value: float | None) -> str:
+    return "" if value is None else f"AUROC {value:.3f}"

@@ -1,0 +1,80 @@
+"""`wardround run`, `matrix` and `demo`, as a person types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+
+@pytest.mark.slow
+def test_run_then_report(wardround, config, tmp_path):
+    result = wardround("run", config, "aggregator.name=caac", "seed=3", "--out", tmp_path / "r")
+    assert result.returncode == 0, result.stderr
+    (folder,) = (tmp_path / "r").iterdir()
+    assert result.stdout.splitlines()[-1] == str(folder)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] == 3
+    page = tmp_path / "page.html"
+    result = wardround("report", tmp_path / "r", "--out", page)
+    assert result.returncode == 0, result.stderr
+    assert "caac" in page.read_text()
+
+
+def test_the_record_of_a_run_is_a_configuration(config, tmp_path, here):
+    here("run", config, "--out", tmp_path / "r")
+    (folder,) = (tmp_path / "r").iterdir()
+    result = here("run", folder / "config.yaml", "--out", tmp_path / "again", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["folder"].endswith(folder.name), "the same run, by its hash"
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly_and_the_same_command_resumes(config, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "wardround",
+        "run",
+        str(config),
+        "rounds=1000",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path).glob("r/*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "run the same command to resume" in errors
+    assert "Traceback" not in errors
+    (folder,) = (tmp_path / "r").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+    done = (folder / "rounds.jsonl").read_bytes().count(b"\n")
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0
+    assert 0 < done < 1000
+    assert (folder / "rounds.jsonl").read_bytes().count(b"\n") == 1000
+
+
+@pytest.mark.slow
+def test_the_demo_in_short(wardround, tmp_path):
+    """The demo's own matrix with fewer rounds and one seed: the table, and that every run is there."""
+    from wardround.experiments import presets
+
+    values, _ = presets.load_matrix("demo")
+    values["base"]["rounds"] = 17
+    values["seeds"] = [0]
+    path = tmp_path / "short.yaml"
+    path.write_text(yaml.safe_dump(values))
+    result = wardround("matrix", path, "--out", tmp_path / "r", "--jobs", 2)
+    assert result.returncode == 0, result.stderr
+    assert "sign-flip" in result.stdout
+    summaries = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("*/summary.json")]
+    assert len(summaries) == 2 * len(values["axes"]["aggregator.name"])
+    assert all(summary["status"] == "finished" for summary in summaries)
