@@ -151,6 +151,16 @@ def test_what_a_child_left_behind_is_ended_and_collected(tmp_path):
     assert not Path(f"/proc/{orphan}").exists()
 
 
+def test_a_descendant_that_has_erased_its_environment_is_ended_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+    forker = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], env={}); time.sleep(600)"
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        parent = processes.start("forker", [sys.executable, "-c", forker, *STUBBORN, str(tmp_path)])
+        wait_until(lambda: "ready" in processes.log_tail("forker"))
+        (grandchild,) = set(pids_of(tmp_path)) - {parent.pid}
+    assert not Path(f"/proc/{grandchild}").exists()
+
+
 def test_signal_handlers_are_restored(tmp_path):
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}

@@ -35,9 +35,9 @@ class Processes:
     """Starts processes, each with a log file, and stops them together with everything they started.
 
     A child is killed by the kernel when this process dies, even by SIGKILL; the orphan reaper then ends what the
-    children had started. All of them carry a mark in their environment, and `stop` acts on marked processes only:
-    other children of this process are left alone. What a child leaves behind when it ends becomes a child of this
-    process (Linux' subreaper), so that its exit status can be collected.
+    children had started. All of them carry a mark in their environment, and `stop` acts on marked processes and
+    their descendants only: other children of this process are left alone. What a child leaves behind when it ends
+    becomes a child of this process (Linux' subreaper), so that its exit status can be collected.
 
     Args:
         logs: Folder of the log files.
@@ -139,11 +139,11 @@ class Processes:
             process.wait()
         self.running.clear()
 
-    def _alive(self) -> list[int]:
-        """Return the running processes that carry our mark; collect those of them that have ended."""
-        pids = orphan_reaper.marked_processes(self.mark)
-        self._adopted |= set(pids) - {process.pid for process in self.running.values()}
-        for pid in self._adopted - set(pids):
+    def _alive(self) -> set[int]:
+        """Return the running processes that were started here; collect those that were left to us and have ended."""
+        pids = orphan_reaper.marked_processes(self.mark, self._adopted)
+        self._adopted |= pids - {process.pid for process in self.running.values()}
+        for pid in self._adopted - pids:
             with contextlib.suppress(ChildProcessError):  # its own parent is still there
                 os.waitpid(pid, os.WNOHANG)
             if not Path(f"/proc/{pid}").exists():
