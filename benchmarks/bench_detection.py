@@ -105,7 +105,7 @@ def measure_cost(size: int, repeats: int) -> dict[str, Any]:
     aggregators.create(
         "fedbnp", practice_groups=1, calm_groups=1, practice_draws=1
     ).aggregate(  # imports and first calls
-        Updates(small.root_updates(1, CLIENTS)), 1, torch.zeros(500), server=small
+        Updates(small.root_updates(1, CLIENTS)), 1, torch.zeros(500), practice_ground=small
     )
     updates = Updates(server.root_updates(0, CLIENTS, group=99))
     weights = torch.zeros(size)
@@ -114,7 +114,7 @@ def measure_cost(size: int, repeats: int) -> dict[str, Any]:
     for number in range(1, repeats + 2):
         shapley.seconds = server.training = 0.0
         start = time.process_time()
-        out = rule.aggregate(updates, number, weights, server=server)
+        out = rule.aggregate(updates, number, weights, practice_ground=server)
         total = time.process_time() - start
         rounds.append(
             {"total": total, "shapley": shapley.seconds, "beside": total - shapley.seconds - server.training}

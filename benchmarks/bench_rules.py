@@ -48,7 +48,7 @@ def rules(chosen: Sequence[str] = ()) -> list[str]:
     return [
         name
         for name in aggregators.available()
-        if not aggregators.registry.get(name).needs_server
+        if not aggregators.registry.get(name).needs_practice_ground
         and name not in ABLATIONS
         and (not chosen or name in chosen)
     ]

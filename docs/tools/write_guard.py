@@ -296,7 +296,7 @@ def with_server_data(method: str) -> bool:
     if method == ROOTED:
         return True
     rule = aggregators.create(method)
-    return rule.needs_root_update or rule.needs_server
+    return rule.needs_root_update or rule.needs_practice_ground
 
 
 def worst_anywhere(found: Results) -> str:

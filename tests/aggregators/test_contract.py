@@ -10,7 +10,7 @@ from wardround import Updates, aggregators
 from wardround.errors import ParameterError, TooFewClients
 
 # Rules that train or evaluate on the server's own data need a whole federation around them: tested there.
-RULES = [name for name in aggregators.available() if not aggregators.registry.get(name).needs_server]
+RULES = [name for name in aggregators.available() if not aggregators.registry.get(name).needs_practice_ground]
 N, D = 20, 40
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 

@@ -10,7 +10,7 @@ from wardround import Updates, aggregators, attacks
 from wardround.aggregators.base import ScalarRule
 
 NAMES = aggregators.available()
-RULES = [name for name in NAMES if not aggregators.registry.get(name).needs_server]
+RULES = [name for name in NAMES if not aggregators.registry.get(name).needs_practice_ground]
 N, D = 20, 40
 
 
@@ -156,7 +156,7 @@ def test_the_profile_tables_say_what_they_hold(make_updates):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in NAMES if aggregators.registry.get(name).needs_server)
+    "name", sorted(name for name in NAMES if aggregators.registry.get(name).needs_practice_ground)
 )
 def test_practice_attacks_are_attacks_that_exist(name):
     declared = aggregators.registry.get(name).practice_attacks

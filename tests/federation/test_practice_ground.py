@@ -90,14 +90,14 @@ def test_a_false_truth_still_attacks():
 
 def test_made_up_hospitals_are_the_same_when_asked_again_and_others_otherwise():
     fed = federation()
-    server = fed.practice_ground.at(fed.weights)
-    one = server.root_updates(1, 4, group=1, draw=0)
+    ground = fed.practice_ground.at(fed.weights)
+    one = ground.root_updates(1, 4, group=1, draw=0)
     assert one.shape == (4, fed.layout.size)
-    assert torch.equal(one, server.root_updates(1, 4, group=1, draw=0))
-    assert torch.equal(one[:3], server.root_updates(1, 3, group=1, draw=0))
-    assert torch.equal(server.reference(1), server.reference(1))
+    assert torch.equal(one, ground.root_updates(1, 4, group=1, draw=0))
+    assert torch.equal(one[:3], ground.root_updates(1, 3, group=1, draw=0))
+    assert torch.equal(ground.reference(1), ground.reference(1))
     for other in ((1, 4, 1, 1), (1, 4, 2, 0), (2, 4, 1, 0)):
-        assert not torch.equal(one, server.root_updates(*other))
+        assert not torch.equal(one, ground.root_updates(*other))
 
 
 def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_from_the_other():
@@ -108,10 +108,10 @@ def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_
         assert set(task.data.rows.tolist()) <= root
         assert torch.equal(task.data.targets, fed.server_data.dataset.validation.targets[task.data.rows])
     trained = []
-    server = fed.practice_ground.at(fed.weights)
-    train = server.trainer.train
-    server.trainer.train = lambda weights, work, *rest: trained.extend(work) or train(weights, work, *rest)
-    server.reference(1, group=2)
+    ground = fed.practice_ground.at(fed.weights)
+    train = ground.trainer.train
+    ground.trainer.train = lambda weights, work, *rest: trained.extend(work) or train(weights, work, *rest)
+    ground.reference(1, group=2)
     own = {row for task in trained for row in task.data.rows.tolist()}
     assert own <= root
     assert not own & {row for task in tasks for row in task.data.rows.tolist()}
@@ -123,16 +123,16 @@ def test_made_up_hospitals_draw_from_a_half_of_the_root_set_and_their_reference_
 def test_the_reference_is_blind_to_case_mix():
     """Orthogonal, by the projection's definition, to the difference between two classes' own updates."""
     fed = federation()
-    server, trained = fed.practice_ground.at(fed.weights), []
-    train = server.trainer.train
+    ground, trained = fed.practice_ground.at(fed.weights), []
+    train = ground.trainer.train
 
     def watched(weights, work, *rest):
         out = train(weights, work, *rest)
         trained.append(([task.data.targets for task in work], out.matrix.clone()))
         return out
 
-    server.trainer.train = watched
-    reference = server.reference(1)
+    ground.trainer.train = watched
+    reference = ground.reference(1)
     ((targets, rows),) = trained
     assert [len(set(labels.tolist())) for labels in targets] == [2, 1, 1]
     assert 0.3 < targets[0].double().mean() < 0.7, "as many samples of each class"
@@ -144,15 +144,15 @@ def test_the_reference_is_blind_to_case_mix():
 @pytest.mark.parametrize("attack", PRACTICE_ATTACKS)
 def test_planting_changes_only_what_the_attackers_send(attack):
     fed = federation()
-    server = fed.practice_ground.at(fed.weights)
-    honest = server.root_updates(1, 5, group=3)
+    ground = fed.practice_ground.at(fed.weights)
+    honest = ground.root_updates(1, 5, group=3)
     before = honest.clone()
-    byzantine, crafted = server.plant(honest, attack, 1, group=3)
+    byzantine, crafted = ground.plant(honest, attack, 1, group=3)
     assert torch.equal(honest, before)
     assert byzantine.dtype == torch.bool
     assert 1 <= int(byzantine.sum()) == len(crafted) <= 2
     assert not torch.equal(crafted, honest[byzantine])
-    again = server.plant(honest, attack, 1, group=3)
+    again = ground.plant(honest, attack, 1, group=3)
     assert torch.equal(byzantine, again[0])
     assert torch.equal(crafted, again[1])
     if attack == "sign-flip":
@@ -165,18 +165,18 @@ def test_planting_changes_only_what_the_attackers_send(attack):
 def test_values_are_those_of_the_usual_evaluation(batch_norm):
     """Dense networks go through in one batch of models, others one by one: the same figures."""
     fed = federation("rl", batch_norm)
-    server = fed.practice_ground.at(fed.weights)
-    assert (server.stack is None) == batch_norm
+    ground = fed.practice_ground.at(fed.weights)
+    assert (ground.stack is None) == batch_norm
     candidates = fed.weights + 0.3 * torch.randn(
         4, fed.layout.size, generator=torch.Generator().manual_seed(0)
     )
     if batch_norm:
         candidates[:, fed.layout.batch_norm_mask] = fed.weights[fed.layout.batch_norm_mask]
-    inputs, targets = server.judges
+    inputs, targets = ground.evaluation_samples
     assert not set(map(tuple, inputs.tolist())) & set(
         map(tuple, fed.server_data.root.inputs[fed.server_data.root.rows].tolist())
     )
-    for candidate, value in zip(candidates, server.value(candidates).tolist(), strict=True):
+    for candidate, value in zip(candidates, ground.value(candidates).tolist(), strict=True):
         model = network(batch_norm).eval()
         tensors = model.state_dict()
         for name, tensor in fed.layout.unflatten(candidate).items():
@@ -187,13 +187,13 @@ def test_values_are_those_of_the_usual_evaluation(batch_norm):
 
 def test_with_local_batch_norm_values_do_not_hang_on_untrained_statistics():
     fed = federation("fedbnp", batch_norm=True)
-    server = fed.practice_ground.at(fed.weights)
+    ground = fed.practice_ground.at(fed.weights)
     mask = fed.layout.batch_norm_mask
     far = fed.weights.clone()
     far[fed.layout.slices["1.running_mean"]] = 100.0
-    both = server.value(torch.stack([fed.weights, far]))
+    both = ground.value(torch.stack([fed.weights, far]))
     assert both[0] == both[1]
-    assert torch.equal(server.root_updates(1, 2)[:, mask], torch.zeros(2, int(mask.sum())))
+    assert torch.equal(ground.root_updates(1, 2)[:, mask], torch.zeros(2, int(mask.sum())))
 
 
 def test_a_broken_model_is_worth_nothing():

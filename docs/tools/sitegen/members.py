@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 NEEDS = {
     "needs_global_weights": "the global weights (`global_weights`)",
     "needs_root_update": "an update from trusted root data (`root_update`)",
-    "needs_server": "a server with root data to practise on (`server`)",
+    "needs_practice_ground": "a server with root data to practise on (`server`)",
 }
 
 

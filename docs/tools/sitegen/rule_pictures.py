@@ -113,7 +113,7 @@ class Study:
     _answers: dict[Round, Aggregation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.past = SHORT_PAST if self.rule.needs_server else PAST
+        self.past = SHORT_PAST if self.rule.needs_practice_ground else PAST
         for round in range(1, self.past + 1):
             loss = torch.linspace(0.4, 0.6, CLIENTS)
             sent = Updates(honest(round), num_samples=[100] * CLIENTS, metrics={"loss": loss}, layout=LAYOUT)
@@ -140,7 +140,7 @@ class Study:
             round=round,
             global_weights=0.1 * noise(7, rows=1)[0],
             root_update=server.reference(round),
-            server=server,
+            practice_ground=server,
         )
 
     def listens_to(self, **lie: float) -> bool:
@@ -174,7 +174,7 @@ def rule_picture(name: str) -> tuple[str, Study]:
         panels.append(
             _shares("What the attackers are given", "their length, honest mean = 1", lengths, answers)
         )
-        if study.rule.state_dict() and not study.rule.needs_server:
+        if study.rule.state_dict() and not study.rule.needs_practice_ground:
             answers = study.going_on(PAST)
             rounds = list(range(1, len(answers) + 1))
             panels.append(_shares("When they go on", "rounds of attack, ten times the mean", rounds, answers))

@@ -31,9 +31,9 @@ __all__ = [
     "MeasurementPlan",
     "Measurements",
     "Parameters",
+    "PracticeGround",
     "ScalarRule",
     "Sees",
-    "ServerSide",
     "register",
     "registry",
     "sample_weights",
@@ -60,7 +60,7 @@ class ClientPolicy:
     """BatchNorm parameters and statistics stay with each client."""
 
 
-class ServerSide(Protocol):
+class PracticeGround(Protocol):
     """What a server has of its own in a round: trusted samples, validation samples, and attacks to practise on.
 
     Nothing in here knows who is Byzantine in the run. All draws are named by (seed, round, group, draw): the
@@ -131,7 +131,7 @@ class Context:
     """How many clients sent something, malformed rows included: what a default `f` is a share of."""
     global_weights: Tensor | None = None
     root_update: Tensor | None = None
-    server: ServerSide | None = None
+    practice_ground: PracticeGround | None = None
     measurements: Measurements = field(default_factory=Measurements)
     """What was measured of the rows for the rule, as `plan_measurements` asked."""
 
@@ -141,7 +141,7 @@ class Aggregator(Configurable, ABC):
 
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
-    needs_server: ClassVar[bool] = False
+    needs_practice_ground: ClassVar[bool] = False
     sees: ClassVar[Sees] = "rows"
     """What of the updates the rule needs: the rows themselves, only each row's norm and cosine to the last
     aggregate (a `ScalarRule`), or only what clients report. With "reports" and "scalars" the result is a weighted
@@ -151,7 +151,7 @@ class Aggregator(Configurable, ABC):
     reasons: ClassVar[Mapping[int, str]] = {}
     """What the codes in the rule's column `why` mean, in words; 0 means that nothing was found."""
     practice_attacks: ClassVar[Mapping[str, tuple[str, Mapping[str, float]]]] = {}
-    """Attacks that a rule with `needs_server` practises on: own name → (registered name, parameters)."""
+    """Attacks that a rule with `needs_practice_ground` practises on: own name → (registered name, parameters)."""
 
     def profile_table(self) -> dict[str, dict[str, float]] | None:
         """What the rule remembers of each client, client → column → value; None for a rule without profiles."""
@@ -197,20 +197,20 @@ class Aggregator(Configurable, ABC):
         round: int = 1,
         global_weights: Tensor | None = None,
         root_update: Tensor | None = None,
-        server: ServerSide | None = None,
+        practice_ground: PracticeGround | None = None,
     ) -> Aggregation:
         """Drop malformed rows, combine the others, and give every client its line again. Does not change `updates`."""
         self.check(len(updates))
         for needed, name, value in (
             (self.needs_global_weights, "global_weights", global_weights),
             (self.needs_root_update, "root_update", root_update),
-            (self.needs_server, "server", server),
+            (self.needs_practice_ground, "practice_ground", practice_ground),
         ):
             if needed and value is None:
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
         global_weights, root_update = _vector(global_weights), _vector(root_update)
         dimension = None if global_weights is None else len(global_weights)
-        context = Context(round, len(updates), global_weights, root_update, server)
+        context = Context(round, len(updates), global_weights, root_update, practice_ground)
         measurements = Measurements(self.plan_measurements(context))
         well_formed = drop_malformed(updates, dimension, measurements.read)
         kept = well_formed.updates
@@ -250,7 +250,7 @@ class Aggregator(Configurable, ABC):
         """
         columns = min(dimension, WARM_UP_COLUMNS)
         shape = (type(self), str(self.params), clients, columns, dtype)
-        if self.needs_server or shape in _WARM:
+        if self.needs_practice_ground or shape in _WARM:
             return
         _WARM.add(shape)
         twin = type(self)(self.params)

@@ -158,7 +158,6 @@ class Caac(ScalarRule):
         }
         return Aggregation(torch.empty(0), weights=weights, scores=anomaly, flags=flags, columns=columns)
 
-    judge = weigh
     """The former name of `weigh`."""
 
     def coefficients(self, result: Aggregation) -> Tensor:

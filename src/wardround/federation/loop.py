@@ -24,7 +24,7 @@ from wardround.attacks.campaign import Campaign
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.clients import Clients, Evaluation, Received, TooFewReplies, TrainOrder
 from wardround.federation.evaluation import Evaluator
-from wardround.federation.practice_ground import Server
+from wardround.federation.practice_ground import RootPracticeGround
 from wardround.federation.schedule import Schedule, peak_memory_mb, timed
 from wardround.federation.server_data import ServerData
 from wardround.privacy.accounting import Release
@@ -87,14 +87,14 @@ class Federation:
         self.previous_weights: Tensor | None = None
         self.practice_ground = self._practice_ground()
 
-    def _practice_ground(self) -> Server | None:
+    def _practice_ground(self) -> RootPracticeGround | None:
         """The server's own tools, for a rule that asks for them."""
-        if not self.rule.needs_server:
+        if not self.rule.needs_practice_ground:
             return None
         data = self.server_data
         if data is None or data.root is None or self.trainer is None:
             raise ConfigError(f"{self.rule.name} practises on root data, but does not ask for any")
-        return Server(
+        return RootPracticeGround(
             data.dataset,
             data.root,
             data.validation_rows,

@@ -1,4 +1,4 @@
-"""The server's own side of a run: trusted samples to train on, samples to judge by, attacks to practise on.
+"""Where a server practises for FedBNP: trusted samples to train on, samples to evaluate on, attacks to try out.
 
 It is built from the dataset's validation split and never handed the campaign: it cannot know who is
 Byzantine in the run.
@@ -27,10 +27,10 @@ from wardround.training.base import ClientData, ClientTask, Trainer, TrainingPar
 from wardround.training.dense import DenseStack, NotDense
 from wardround.updates import Layout
 
-__all__ = ["Server", "batched_logits"]
+__all__ = ["RootPracticeGround", "batched_logits"]
 
 VALUE_SAMPLES = {True: 256, False: 96}
-"""Validation samples that a candidate model is judged by: of a dense network, and of one that costs more."""
+"""Validation samples that a candidate model is evaluated on: of a dense network, and of one that costs more."""
 VALUE_BATCH = 32
 """Samples that go through a convolutional network at once."""
 CASE_MIXES = (0.1, 0.3, 1.0, 10.0)
@@ -45,9 +45,9 @@ MOST_BYZANTINE = 0.4
 """Share of the made-up hospitals that attack, at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class Server:
-    """A `ServerSide` (see `aggregators.base`) made of a run's parts."""
+@dataclass(eq=False)
+class RootPracticeGround:
+    """A `PracticeGround` (see `aggregators.base`) made of the server's own samples."""
 
     dataset: Dataset
     root: ClientData
@@ -71,11 +71,12 @@ class Server:
                 "candidate models by: lower root.samples"
             )
 
-    def at(self, weights: Tensor) -> Server:
-        """The server in a round that starts from these global weights."""
-        now = replace(self, weights=weights)
-        for prepared in ("layout", "judges", "network", "stack"):  # what does not depend on the round is kept
-            now.__dict__[prepared] = getattr(self, prepared)
+    def at(self, weights: Tensor) -> RootPracticeGround:
+        """The practice ground in a round that starts from these global weights."""
+        for prepared in ("layout", "evaluation_samples", "network", "stack"):
+            getattr(self, prepared)  # built once, then shared by all copies
+        now = copy.copy(self)
+        now.weights = weights
         return now
 
     @property
@@ -113,8 +114,8 @@ class Server:
             return None
 
     @cached_property
-    def judges(self) -> tuple[Tensor, Tensor]:
-        """Model input and targets of the validation samples that candidate models are judged by."""
+    def evaluation_samples(self) -> tuple[Tensor, Tensor]:
+        """Model input and targets of the validation samples that candidate models are evaluated on."""
         order = numpy_generator(self.seed, "value").permutation(len(self.validation_rows))
         chosen = np.sort(order[: VALUE_SAMPLES[self.stack is not None]])
         rows = self.validation_rows[torch.from_numpy(chosen)]
@@ -123,7 +124,7 @@ class Server:
 
     def value(self, weights: Tensor) -> Tensor:
         """K × D global weights → K metrics: AUROC (accuracy of a multi-class task); 0 for a broken model."""
-        inputs, targets = self.judges
+        inputs, targets = self.evaluation_samples
         with torch.no_grad():
             if self.stack is not None:
                 logits = batched_logits(self.stack, weights.to(self.stack.dtype), inputs)
@@ -152,7 +153,7 @@ class Server:
         return torch.stack(areas).mean(0)
 
     def reference(self, round: int, group: int | None = None, draw: int = 0) -> Tensor:
-        r"""The server's own update, blind to case mix (see `ServerSide`).
+        r"""The server's own update, blind to case mix (see `PracticeGround`).
 
         A hospital with other shares of the classes than the server is pulled along the directions in which the
         classes pull, whoever it is. So the reference learns from as many samples of each class, and what is left
@@ -193,7 +194,7 @@ class Server:
     def root_updates(
         self, round: int, count: int, group: int = 0, draw: int = 0, sizes: Sequence[int] | None = None
     ) -> Tensor:
-        """Honest training on resamples of the root data by made-up hospitals (see `ServerSide`)."""
+        """Honest training on resamples of the root data by made-up hospitals (see `PracticeGround`)."""
         return self._train([self._task(round, group, draw, row, sizes) for row in range(count)], round)
 
     def plant(
@@ -205,7 +206,7 @@ class Server:
         draw: int = 0,
         sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """An attack by some of the made-up hospitals (see `ServerSide`)."""
+        """An attack by some of the made-up hospitals (see `PracticeGround`)."""
         name, params = self.practice_attacks[attack]
         member = attacks.create(name, **params)
         byzantine = self._byzantine(attack, group, len(honest))
@@ -231,7 +232,7 @@ class Server:
         return mask
 
     def _train(self, tasks: list[ClientTask], round: int) -> Tensor:
-        assert self.weights is not None, "Server.at(weights) comes first"
+        assert self.weights is not None, "at(weights) comes first"
         lr = learning_rate(self.training, round, self.rounds)
         matrix = self.trainer.train(self.weights, tasks, lr, self.prox_mu).matrix
         if self.local_batch_norm:

@@ -23,7 +23,7 @@ class ServerData:
         self.dataset = dataset
         split = dataset.validation
         order = torch.from_numpy(numpy_generator(schedule.seed, "root").permutation(len(split)))
-        count = schedule.root_samples if rule.needs_root_update or rule.needs_server else 0
+        count = schedule.root_samples if rule.needs_root_update or rule.needs_practice_ground else 0
         root = order[:count].sort().values
         self.validation_rows = order[count:].sort().values
         self.root = ClientData(split.inputs, root, split.targets[root]) if count else None

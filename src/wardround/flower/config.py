@@ -288,7 +288,7 @@ def _why_not(config: FederationConfig) -> str | None:
             f"{run.partition['clients']}"
         )
     rule = aggregators.create(run.aggregator["name"], **run.section("aggregator")[1])
-    if (rule.needs_root_update or rule.needs_server) and not config.has_dataset:
+    if (rule.needs_root_update or rule.needs_practice_ground) and not config.has_dataset:
         return f"aggregator '{rule.name}' needs root data at the server: add dataset"
     rule.check(config.per_round)
     if config.federation.needed(config.per_round) > config.per_round:

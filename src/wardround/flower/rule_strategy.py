@@ -73,7 +73,7 @@ class RuleStrategy(Strategy):
         **params: Any,
     ) -> None:
         self.rule = aggregators.create(rule, **params)
-        if self.rule.needs_server or self.rule.client_policy.local_batch_norm:
+        if self.rule.needs_practice_ground or self.rule.client_policy.local_batch_norm:
             raise ConfigError(
                 f"{rule} is more than a strategy: its clients keep BatchNorm to themselves or its server has data to "
                 "practise on; run it with wardround.flower.server_app and wardround.flower.client_app"

@@ -63,7 +63,7 @@ def test_without_numba_every_rule_still_works():
         from wardround import Updates, aggregators
         updates = Updates(torch.randn(20, 64), metrics={"loss": torch.ones(20)})
         for name in aggregators.available():
-            if aggregators.registry.get(name).needs_server:
+            if aggregators.registry.get(name).needs_practice_ground:
                 continue
             aggregators.create(name).aggregate(updates, global_weights=torch.ones(64), root_update=torch.ones(64))
     """)

@@ -26,7 +26,7 @@ def aggregate(make_server):
             updates,
             round=round,
             global_weights=torch.randn(size, generator=generator),
-            server=make_server(size),
+            practice_ground=make_server(size),
         )
 
     return call

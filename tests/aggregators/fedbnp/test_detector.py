@@ -13,7 +13,7 @@ SIZE = 30
 
 
 def aggregate(rule, server, updates, t=1):
-    return rule.aggregate(updates, t, global_weights=torch.zeros(SIZE), server=server)
+    return rule.aggregate(updates, t, global_weights=torch.zeros(SIZE), practice_ground=server)
 
 
 def test_attackers_like_the_planted_ones_are_found(make_server, make_round):
@@ -71,7 +71,7 @@ def test_practice_is_rare(make_server, make_round, small):
 
 @pytest.mark.parametrize("name", ["fedbnp", "fedbnp-sharp", "rl"])
 def test_without_the_servers_side_it_says_what_is_missing(name, make_round):
-    with pytest.raises(ParameterError, match=rf"{name} needs server"):
+    with pytest.raises(ParameterError, match=rf"{name} needs practice_ground"):
         aggregators.create(name).aggregate(make_round(), global_weights=torch.zeros(SIZE))
 
 

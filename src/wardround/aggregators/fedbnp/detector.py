@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators._math.projection import Projection
-from wardround.aggregators.base import ServerSide
+from wardround.aggregators.base import PracticeGround
 from wardround.aggregators.fedbnp.agent import Agent
 from wardround.aggregators.fedbnp.attention import DualAttention, LabelledRounds
 from wardround.aggregators.fedbnp.features import MOST_SAMPLES, central_rows, measure, standardised
@@ -139,26 +139,26 @@ class Detector:
         round: int,
         global_weights: Tensor,
         reference: Tensor | None,
-        server: ServerSide,
+        practice_ground: PracticeGround,
     ) -> Opinion | None:
         """The round's opinion; None while the server could not practise (its own training is not finite)."""
         if self.size != updates.dimension:
-            self._build(updates.dimension, server.seed)
+            self._build(updates.dimension, practice_ground.seed)
         order = _canonical_order(updates)
         clients = [updates.clients[i] for i in order]
-        prints = self._take(updates.matrix, round, global_weights, reference, server, order)
+        prints = self._take(updates.matrix, round, global_weights, reference, practice_ground, order)
         self._remember_central(prints)
         if not self.sizes:
             self.sizes = self._hospitals(updates)
         if not self.ready or self._is_due():
-            self.learn(server, round, global_weights)
+            self.learn(practice_ground, round, global_weights)
         self.rounds += 1
         if not self.ready:
             return None
         assert self.agent is not None
         table = prints.table(self.vae)
         tokens = standardised(table, updates.num_samples[order]).float()
-        states = prints.states(self.memory.mean_with(clients, tokens), round / max(server.rounds, 1))
+        states = prints.states(self.memory.mean_with(clients, tokens), round / max(practice_ground.rounds, 1))
         policy = self.agent.policy(states).double()
         attention = torch.full_like(policy, torch.nan)
         if self.attention is not None:
@@ -169,13 +169,13 @@ class Detector:
         back[torch.tensor(order)] = torch.arange(len(order))
         return Opinion(table[back], attention[back], policy[back], prints.evaluations)
 
-    def learn(self, server: ServerSide, round: int, global_weights: Tensor) -> None:
+    def learn(self, practice_ground: PracticeGround, round: int, global_weights: Tensor) -> None:
         """Practise once: autoencoder, agent and attention keep learning from made-up rounds."""
         p = self.params
         assert self.vae is not None
         assert self.agent is not None
         practice = Practice(
-            server,
+            practice_ground,
             round,
             global_weights,
             self._projection,
@@ -189,7 +189,9 @@ class Detector:
         self.vae.fit(rows, p.vae_epochs, p.vae_beta, seed=seed_for(self.seed, "learn", round))
         episodes = []
         for group in self._groups():
-            pasts = self.pasts.setdefault(group, _no_past(p.memory_rounds, (NO_ATTACK, *server.attacks)))
+            pasts = self.pasts.setdefault(
+                group, _no_past(p.memory_rounds, (NO_ATTACK, *practice_ground.attacks))
+            )
             episodes += practice.episodes(group, self.vae, self.agent, pasts)
             if episodes:
                 seed = seed_for(self.seed, "learn", round, group)
@@ -248,7 +250,7 @@ class Detector:
         round: int,
         global_weights: Tensor,
         reference: Tensor | None,
-        server: ServerSide,
+        practice_ground: PracticeGround,
         order: Sequence[int],
     ) -> Fingerprints:
         p = self.params
@@ -256,7 +258,7 @@ class Detector:
             matrix,
             measure(matrix, reference, self._projection, order),
             global_weights.to(matrix.dtype),
-            server,
+            practice_ground,
             torch_generator(self.seed, "shapley", round),
             p.permutations,
             p.shapley_tolerance,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wardround.aggregators.base import ServerSide
+from wardround.aggregators.base import PracticeGround
 from wardround.aggregators.fedbnp.features import Geometry
 from wardround.aggregators.fedbnp.shapley import coalition_game, monte_carlo_shapley
 from wardround.aggregators.fedbnp.vae import Vae, comparable
@@ -55,7 +55,7 @@ def take_fingerprints(
     matrix: Tensor,
     geometry: Geometry,
     global_weights: Tensor,
-    server: ServerSide,
+    practice_ground: PracticeGround,
     generator: torch.Generator,
     permutations: int,
     tolerance: float,
@@ -63,7 +63,7 @@ def take_fingerprints(
     rows: Sequence[int] | None = None,
 ) -> Fingerprints:
     """The fingerprints of some rows (default: all) in their order, of which the geometry is known."""
-    game = coalition_game(matrix, global_weights, server.value, rows, CANDIDATES)
+    game = coalition_game(matrix, global_weights, practice_ground.value, rows, CANDIDATES)
     shapley = monte_carlo_shapley(game, generator, permutations, tolerance, budget)
     metric = game.nobody
     return Fingerprints(geometry, shapley, game.evaluations, metric)

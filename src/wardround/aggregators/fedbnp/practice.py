@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wardround.aggregators._math.kernels import squared_norms
 from wardround.aggregators._math.projection import Projection
-from wardround.aggregators.base import ServerSide
+from wardround.aggregators.base import PracticeGround
 from wardround.aggregators.fedbnp.agent import Agent, Transitions, credited, explored
 from wardround.aggregators.fedbnp.attention import LabelledRounds
 from wardround.aggregators.fedbnp.features import Geometry, measure, measure_changed, standardised
@@ -60,7 +60,7 @@ class PracticeRound:
 class Practice:
     """The server's training ground in one round of the run."""
 
-    server: ServerSide
+    practice_ground: PracticeGround
     round: int
     global_weights: Tensor
     projection: Projection
@@ -92,12 +92,12 @@ class Practice:
         `pasts` has what is remembered of these hospitals under each attack, and is added to. In some episodes
         the attackers sleep through the first draw of all: they then have an honest past.
         """
-        rng = numpy_generator(self.server.seed, "practice", group)
+        rng = numpy_generator(self.practice_ground.seed, "practice", group)
         starts = dict(zip(pasts, rng.integers(0, min(2, self.draws), len(pasts)).tolist(), strict=True))
         episodes: dict[str, list[PracticeRound]] = {name: [] for name in pasts}
         for draw in range(self.draws):
             rows = self._honest(group, draw)
-            reference = self.server.reference(self.round, group, draw)
+            reference = self.practice_ground.reference(self.round, group, draw)
             if rows is None or not _finite(reference[None]):
                 continue
             calm = measure(rows, reference, self.projection)
@@ -115,7 +115,7 @@ class Practice:
 
     def _honest(self, group: int, draw: int) -> Tensor | None:
         """The made-up hospitals' honest updates; None where the server's training went wrong."""
-        rows = self.server.root_updates(self.round, len(self.sizes), group, draw, self.sizes)
+        rows = self.practice_ground.root_updates(self.round, len(self.sizes), group, draw, self.sizes)
         return rows if _finite(rows) else None
 
     def _planted(self, rows: Tensor, attack: str, group: int, draw: int) -> Iterator[Tensor]:
@@ -127,7 +127,7 @@ class Practice:
         if attack == NO_ATTACK:
             yield torch.zeros(len(rows), dtype=torch.bool)
             return
-        byzantine, crafted = self.server.plant(rows, attack, self.round, group, draw, self.sizes)
+        byzantine, crafted = self.practice_ground.plant(rows, attack, self.round, group, draw, self.sizes)
         if not _finite(crafted):
             return
         rows_of_attackers = byzantine.nonzero().flatten()
@@ -151,17 +151,17 @@ class Practice:
         agent: Agent,
         where: tuple[int, int],
     ) -> PracticeRound:
-        server = self.server
+        practice_ground = self.practice_ground
         # The same draws for every attack on the same rows: what differs is the attack's doing.
-        generator = torch_generator(server.seed, "practice", self.round, *where)
+        generator = torch_generator(practice_ground.seed, "practice", self.round, *where)
         prints = take_fingerprints(
-            rows, geometry, self.global_weights, server, generator, self.permutations, tolerance=0.0
+            rows, geometry, self.global_weights, practice_ground, generator, self.permutations, tolerance=0.0
         )
         table = prints.table(vae)
         tokens = standardised(table, torch.tensor(self.sizes)).float()
         names = [f"practice-{i}" for i in range(len(rows))]
         past, known = memory.recall(names)
-        states = prints.states(memory.mean_with(names, tokens), self.round / max(server.rounds, 1))
+        states = prints.states(memory.mean_with(names, tokens), self.round / max(practice_ground.rounds, 1))
         memory.store(names, tokens)
         actions = explored(agent.policy(states), self.tries, generator)
         gains = self._gains(rows, actions, prints)
@@ -175,7 +175,7 @@ class Practice:
         at_once = max(1, CANDIDATES // rows.shape[1])
         room = temporary_matrix(min(at_once, len(weights)), rows)
         values = [
-            self.server.value(torch.mm(some, rows, out=room[: len(some)]).add_(self.global_weights))
+            self.practice_ground.value(torch.mm(some, rows, out=room[: len(some)]).add_(self.global_weights))
             for some in weights.split(at_once)
         ]
         return torch.cat(values).float() - prints.metric

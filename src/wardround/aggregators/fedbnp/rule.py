@@ -22,7 +22,7 @@ class TrustWeighted(Aggregator):
     """Base of the three rules: a detector that practises on the server's own data, and weights by trust."""
 
     needs_global_weights = True
-    needs_server = True
+    needs_practice_ground = True
     practice_attacks = PRACTICE_ATTACKS
     uses_attention = True
 
@@ -40,12 +40,14 @@ class TrustWeighted(Aggregator):
         """Trust as it becomes weight, and trust on the scale of the verdicts (N values each)."""
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        server, global_weights = context.server, context.global_weights
-        assert server is not None  # `needs_server` and `needs_global_weights` have seen to it
+        practice_ground, global_weights = context.practice_ground, context.global_weights
+        assert (
+            practice_ground is not None
+        )  # `needs_practice_ground` and `needs_global_weights` have seen to it
         assert global_weights is not None
         local = self._local_coordinates(updates)
-        reference = self._reference(server.reference(context.round), local)
-        opinion = self.detector.examine(updates, context.round, global_weights, reference, server)
+        reference = self._reference(practice_ground.reference(context.round), local)
+        opinion = self.detector.examine(updates, context.round, global_weights, reference, practice_ground)
         if opinion is None:
             return Aggregation(
                 torch.zeros_like(updates.matrix[0]),
@@ -117,7 +119,7 @@ class FedBnp(TrustWeighted):
     ClientPolicy(prox_mu=0.1, local_batch_norm=True)
     >>> rule.aggregate(Updates(torch.eye(3)), global_weights=torch.zeros(3), root_update=torch.ones(3))
     Traceback (most recent call last):
-    wardround.errors.ParameterError: fedbnp needs server: pass aggregate(updates, server=…)
+    wardround.errors.ParameterError: fedbnp needs practice_ground: pass aggregate(updates, practice_ground=…)
     """
 
     class Params(DetectorParams):
