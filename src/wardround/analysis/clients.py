@@ -1,4 +1,4 @@
-"""What single clients got out of a run: weight, own test figures, and how steadily they were judged."""
+"""Measures of single clients: weight, figures on their own test samples, and variation over rounds."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def distance_from_the_rest(held: Mapping[str, Sequence[int]]) -> dict[str, float
     """
     pooled = [sum(counts) for counts in zip(*held.values(), strict=True)]
     whole = sum(pooled)
-    found = {}
+    distances = {}
     for client, counts in held.items():
         own = sum(counts)
         gaps = (
             (abs(c / own - p / whole) for c, p in zip(counts, pooled, strict=True)) if own else iter((2.0,))
         )
-        found[client] = round(sum(gaps) / 2, 12)
-    return found
+        distances[client] = round(sum(gaps) / 2, 12)
+    return distances
 
 
 def minority_clients(run: Run) -> list[str]:
-    """The quarter of the honest clients (at least one) whose class mix is farthest from everyone's."""
+    """The quarter of the honest clients (at least one) whose class mix is farthest from that of all."""
     held = run.record.get("clients") or {}
     if not held:
         return []
@@ -55,22 +55,22 @@ def shares_of_weight(clients: Sequence[ClientRecord]) -> dict[str, float]:
 
 
 def variation(clients: Sequence[ClientRecord], column: str) -> float | None:
-    """How restless a column is for honest clients: the coefficient of variation over rounds, mean over clients.
+    """The coefficient of variation of a column over rounds, mean over honest clients.
 
-    0 means that a client is judged alike in all rounds.
+    0 means that every client has the same value in all rounds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for record in clients:
         value = None if record.byzantine else record.get(column)
         if value is not None and math.isfinite(value):
             values[record.client].append(value)
-    found = [
+    variations = [
         pstdev(own) / abs(fmean(own)) for own in values.values() if len(own) > 1 and abs(fmean(own)) > 1e-12
     ]
-    return fmean(found) if found else None
+    return fmean(variations) if variations else None
 
 
 def own_metrics(run: Run, metric: str) -> dict[str, float]:
-    """A test metric of the final model on each client's own kind of patients, where it is defined."""
+    """A test metric of the final model on each client's own test samples, where it is defined."""
     last = next((record.per_client for record in reversed(run.rounds) if record.per_client), {})
     return {client: value for client, metrics in last.items() if (value := metrics.get(metric)) is not None}

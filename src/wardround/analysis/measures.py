@@ -1,4 +1,4 @@
-"""Every number that is said of a run, by name: from its folder, its clean twin and FedAvg's."""
+"""Every number about a run, by name: from its folder, from the same run without attack, and from FedAvg's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from wardround.analysis import clients as judged
+from wardround.analysis.clients import minority_clients, own_metrics, shares_of_weight, variation
 from wardround.analysis.runs import CLEAN, Run
 from wardround.records import ClientRecord
 from wardround.runs.summary import detection, flagged, rates_by_round, suppressed
@@ -22,7 +22,7 @@ ONSET_WINDOW, LATE_WINDOW = 10, 20
 
 @dataclass(frozen=True)
 class Measure:
-    """A number's name for people."""
+    """The name of a number in tables, and what it means."""
 
     heading: str
     meaning: str
@@ -44,7 +44,7 @@ MEASURES: dict[str, Measure] = {
         "rounds to 90 %", "first round at 90 % of the best AUROC of any clean run of the setting and seed", False
     ),
     "robustness_index": Measure("robustness index", "accuracy under attack over accuracy without", True),
-    "attack_success": Measure("attack success", "triggered test samples given the backdoor's target", False, True),
+    "attack_success": Measure("attack success", "triggered test samples given the backdoor's label", False, True),
     "flag_tpr": Measure("flagged: TPR", "attacking client-rounds flagged", True, True),
     "flag_fpr": Measure("flagged: FPR", "honest client-rounds flagged", False, True),
     "flag_fnr": Measure("flagged: FNR", "attacking client-rounds not flagged", False, True),
@@ -55,9 +55,9 @@ MEASURES: dict[str, Measure] = {
     "flag_tpr_late": Measure("TPR late", f"last {LATE_WINDOW} rounds of the run, by flags", True, True),
     "flag_fpr_before": Measure("FPR before", "rounds before the onset, by flags", False, True),
     "flag_fpr_late": Measure("FPR late", f"last {LATE_WINDOW} rounds of the run, by flags", False, True),
-    "low_tpr": Measure("suppressed: TPR", "attacking client-rounds given less than a tenth of 1/N", True, True),
-    "low_fpr": Measure("suppressed: FPR", "honest client-rounds given less than a tenth of 1/N", False, True),
-    "low_fnr": Measure("suppressed: FNR", "attacking client-rounds given a tenth of 1/N or more", False, True),
+    "low_tpr": Measure("suppressed: TPR", "attacking client-rounds with a weight below a tenth of 1/N", True, True),
+    "low_fpr": Measure("suppressed: FPR", "honest client-rounds with a weight below a tenth of 1/N", False, True),
+    "low_fnr": Measure("suppressed: FNR", "attacking client-rounds with a tenth of 1/N or more", False, True),
     "low_latency": Measure("suppressed: latency", "as for flags, by weights", False),
     "drift_fpr": Measure("false alarms, drift", "honest drifting clients suppressed once they move", False, True),
     "drift_flag_fpr": Measure("flags, drift", "honest drifting clients flagged once they move", False, True),
@@ -67,9 +67,9 @@ MEASURES: dict[str, Measure] = {
         "minority's weight", "mean weight of the honest quarter with the rarest class mix, 1 is an equal share", True
     ),
     "least_minority_share": Measure("least of them", "the least weighted of that quarter", True),
-    "worst_client_auroc": Measure("worst client", "AUROC on the worst served client's own test patients", True),
+    "worst_client_auroc": Measure("worst client", "lowest AUROC on a client's own test patients", True),
     "mean_client_auroc": Measure("mean client", "AUROC on a client's own test patients, mean over clients", True),
-    "aggregate_ms": Measure("server ms", "median milliseconds a round that the rule takes", False),
+    "aggregate_ms": Measure("server ms", "median milliseconds per round that the rule takes", False),
     "aggregate_vs_fedavg": Measure("× FedAvg", "that time over FedAvg's in the same setting", False),
     "memory_mb": Measure("memory MB", "peak resident memory of the process", False),
 }  # fmt: skip
@@ -89,12 +89,12 @@ class Measured:
 
 
 def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda done: None) -> list[Measured]:
-    """Measure every finished run against its clean twin and FedAvg."""
+    """Measure every finished run, also against the same run without attack and against FedAvg."""
     finished = [run for run in runs if run.finished]
     measured = []
     for done, run in enumerate(finished, start=1):
         clients = run.clients  # read once: this is most of the work
-        shares = judged.shares_of_weight(clients)
+        shares = shares_of_weight(clients)
         measured.append(Measured(run, _own(run, clients, shares), shares))
         progress(done)
     clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
@@ -124,12 +124,12 @@ def _own(run: Run, clients: list[ClientRecord], shares: dict[str, float]) -> dic
     values["mean_auroc"] = fmean(curve) if curve else None
     values["broken_rounds"] = run.broken_rounds
     values |= _verdicts(run, clients)
-    values["score_variation"] = judged.variation(clients, "score")
-    values["threshold_variation"] = judged.variation(clients, "threshold")
-    minority = [shares[client] for client in judged.minority_clients(run) if client in shares]
+    values["score_variation"] = variation(clients, "score")
+    values["threshold_variation"] = variation(clients, "threshold")
+    minority = [shares[client] for client in minority_clients(run) if client in shares]
     values["minority_share"] = fmean(minority) if minority else None
     values["least_minority_share"] = min(minority, default=None)
-    own = judged.own_metrics(run, "auroc")
+    own = own_metrics(run, "auroc")
     values["worst_client_auroc"] = min(own.values(), default=None)
     values["mean_client_auroc"] = fmean(own.values()) if own else None
     spent = sorted(record.seconds["aggregate"] for record in run.rounds)
@@ -161,7 +161,7 @@ def _windows(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
     last = max(rates, default=0)
 
     def over(rate: str, first: int, end: int) -> float | None:
-        return _mean([rates_then[rate] for number, rates_then in rates.items() if first <= number < end])
+        return _mean([of_round[rate] for number, of_round in rates.items() if first <= number < end])
 
     late = last - LATE_WINDOW + 1
     values = {"flag_tpr_late": over("tpr", late, last + 1), "flag_fpr_late": over("fpr", late, last + 1)}

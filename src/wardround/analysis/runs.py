@@ -1,4 +1,4 @@
-"""A finished or unfinished run as the analysis sees it, with a name for its method, attack and setting."""
+"""A finished or unfinished run with labels for its method, attack and setting."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wardround.runs.folder import RunFolder, find_runs
 __all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
 
 CLEAN = "clean"
-CHANCE = 0.5  # the AUROC of a ranking that knows nothing
-# What the labels say anyway, or what does not make two runs different experiments.
-SAID_BY_ATTACK = {"name", "fraction", "start", "clients", "parts"}
-SAID_BY_SETTING = {"dataset.name", "partition.name", "partition.alpha", "partition.clients"}
+CHANCE = 0.5  # the AUROC of a random ranking
+# Parameters that are in the labels anyway, or that do not make two runs different experiments.
+IN_ATTACK_LABEL = {"name", "fraction", "start", "clients", "parts"}
+IN_SETTING_LABEL = {"dataset.name", "partition.name", "partition.alpha", "partition.clients"}
 SETTING = (
     "dataset",
     "partition",
@@ -32,13 +32,13 @@ SETTING = (
 
 
 class Run:
-    """One run folder, read when asked."""
+    """One run folder; its files are read when they are needed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.config: dict[str, Any] = folder.config()
         self.record: dict[str, Any] = self.config.get("record", {})
-        # Parameters that differ among the runs looked at, and so belong into the labels: see `load_runs`.
+        # Parameters that differ among the loaded runs and so belong into the labels: see `load_runs`.
         self.method_keys: tuple[str, ...] = ()
         self.attack_keys: tuple[str, ...] = ()
         self.setting_keys: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """What makes runs comparable but for rule, attack and seed: dataset, partition, clients, the rest."""
+        """What makes runs comparable apart from rule, attack and seed: dataset, partition, clients and so on."""
         partition = self.config["partition"]
         alpha = f" α {partition['alpha']:g}" if partition.get("alpha") is not None else ""
         clients = len(self.record.get("clients", ()))
@@ -118,7 +118,7 @@ class Run:
         return ((self.summary.privacy if self.summary else None) or {}).get("epsilon")
 
     def final(self, metric: str) -> float | None:
-        """A test metric after the last round; the AUROC of a model that was broken is chance."""
+        """A test metric after the last round; the AUROC of a model without finite output is chance."""
         metrics = self.summary.final if self.summary else None
         if metrics is None:
             return None
@@ -126,7 +126,7 @@ class Run:
 
     @cached_property
     def curve(self) -> list[tuple[int, float]]:
-        """Test AUROC of every evaluated round. A model whose output is not finite ranks nobody: that is chance.
+        """Test AUROC of every evaluated round. A model whose output is not finite counts as chance.
 
         Leaving such rounds out would make a rule look the better the sooner it breaks.
         """
@@ -140,8 +140,8 @@ class Run:
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
         values = self.config[section]
-        told = [f"{key} {_word(values.get(key))}" for key in keys if key in values]
-        return f"{name} ({', '.join(told)})" if told else name
+        parameters = [f"{key} {_word(values.get(key))}" for key in keys if key in values]
+        return f"{name} ({', '.join(parameters)})" if parameters else name
 
     def _value(self, key: str) -> Any:
         value: Any = self.config
@@ -151,7 +151,7 @@ class Run:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run at or below the given folders, once, labelled by what tells them apart."""
+    """Every run at or below the given folders, once, labelled by the parameters in which they differ."""
     folders = {folder.path.resolve(): folder for folder in find_runs(paths)}
     runs = [Run(folder) for folder in folders.values()]
     for group in _grouped(runs, lambda run: run.config["aggregator"]["name"]):
@@ -159,12 +159,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
         for run in group:
             run.method_keys = keys
     for group in _grouped(runs, lambda run: run.config["attack"]["name"]):
-        keys = _differing([run.config["attack"] for run in group], SAID_BY_ATTACK)
+        keys = _differing([run.config["attack"] for run in group], IN_ATTACK_LABEL)
         for run in group:
             run.attack_keys = keys
     for group in _grouped(runs, lambda run: (run.config["dataset"]["name"], run.config["partition"]["name"])):
         plain = [_flat({key: run.config.get(key) for key in SETTING}) for run in group]
-        keys = _differing(plain, SAID_BY_SETTING)
+        keys = _differing(plain, IN_SETTING_LABEL)
         for run in group:
             run.setting_keys = keys
     return runs
@@ -177,8 +177,8 @@ def _grouped(runs: Sequence[Run], key: Any) -> Iterable[list[Run]]:
     return groups.values()
 
 
-def _differing(values: Sequence[dict[str, Any]], said: set[str]) -> tuple[str, ...]:
-    keys = dict.fromkeys(key for value in values for key in value if key not in said)
+def _differing(values: Sequence[dict[str, Any]], labelled: set[str]) -> tuple[str, ...]:
+    keys = dict.fromkeys(key for value in values for key in value if key not in labelled)
     return tuple(key for key in keys if len({repr(value.get(key)) for value in values}) > 1)
 
 

@@ -42,7 +42,7 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
                 groups, "detection", "Detection, over client-rounds", attacked_only=True,
                 names=("flag_tpr", "flag_fpr", "flag_precision", "flag_f1", "flag_latency", "flag_tpr_onset",
                        "flag_tpr_late", "low_tpr", "low_fpr", "low_latency"),
-                notes=("Flagged: the rule's own verdict. Suppressed: given less than a tenth of 1/N, for every rule "
+                notes=("Flagged: the rule's own verdict. Suppressed: weight below a tenth of 1/N, for every rule "
                        "with weights. A latency is the mean over the seeds that have one, their number in brackets "
                        "where it is not all; 'never' where none has.",),
             ),

@@ -31,11 +31,11 @@ class Comparison:
     """Where TPR and FPR come from: flags, weights, or nothing."""
     unfinished: int
     epsilon: float | None = None
-    """The most privacy that one of the runs spent; None without differential privacy."""
+    """The largest ε that one of the runs spent; None without differential privacy."""
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """A line for each setting, method and attack; clean first."""
+    """One line per setting, method and attack; clean first."""
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run.setting, run.method, run.attack].append(run)

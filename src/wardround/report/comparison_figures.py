@@ -120,7 +120,7 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
     )  # fmt: skip
     yield Figure(
         "critical-differences",
-        "Which methods differ significantly",
+        "Which methods can be told apart",
         f"Mean ranks by AUROC over {ranking.blocks} blocks (setting, attack and seed), 1 is best. Methods joined by a "
         "bar do not differ at the 5 % level (Friedman and Nemenyi).",
         traces,

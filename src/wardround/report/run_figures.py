@@ -1,4 +1,4 @@
-"""Figures of single runs: what the rule thought of each client, round by round."""
+"""Figures of single runs: weight, score and flag of each client over the rounds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wardround.runs.summary import flagged, suppressed
 
 __all__ = ["RUNS_SHOWN", "figures_of_runs", "shown_runs"]
 
-RUNS_SHOWN = 24  # runs with figures of their own; a page with more would be too heavy to read
+RUNS_SHOWN = 24  # runs with figures of their own: more would make the page too heavy
 # What happened to a client in a round, as heights of a stepped colour scale.
-FINE, FALSE_ALARM, MISSED, FOUND = 0, 1, 2, 3
+FINE, FALSE_ALARM, MISSED, DETECTED = 0, 1, 2, 3
 STEPS = (("honest, left alone", "#DCE6EE"), ("honest, false alarm", "#E69F00"),
          ("attacker, missed", "#D55E00"), ("attacker, found", "#0072B2"))  # fmt: skip
 
 
 def shown_runs(runs: Sequence[Run]) -> list[Run]:
-    """One run a setting, attack and method: the first seed; attacked ones first, at most `RUNS_SHOWN`."""
+    """One run per setting, attack and method: the first seed; attacked ones first, at most `RUNS_SHOWN`."""
     first: dict[tuple[str, str, str], Run] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         first.setdefault((run.setting, run.attack, run.method), run)
@@ -32,7 +32,7 @@ def shown_runs(runs: Sequence[Run]) -> list[Run]:
 def figures_of_runs(runs: Sequence[Run]) -> Iterable[tuple[Run, list[Figure]]]:
     """For each run the figures that its rule has numbers for."""
     for number, run in enumerate(runs):
-        clients = run.clients  # read once: they are not kept
+        clients = run.clients  # read once: they are not kept in memory
         figures = [
             figure
             for figure in (
@@ -51,7 +51,7 @@ def _name(run: Run) -> str:
 
 
 def _by_client(run: Run, clients: Sequence[ClientRecord]) -> dict[str, list[ClientRecord]]:
-    """Attackers last, so that they lie on top."""
+    """Records by client; attackers last, so that they are drawn on top."""
     by_client = grouped(clients, lambda record: record.client)
     return {c: by_client[c] for c in sorted(by_client, key=lambda client: (client in run.byzantine, client))}
 
@@ -137,7 +137,7 @@ def detection_timeline(key: str, run: Run, clients: Sequence[ClientRecord]) -> F
     heights: dict[tuple[str, int], int] = {}
     for record, verdict in zip(clients, verdicts, strict=True):
         if verdict is not None:
-            right, wrong = (FOUND, MISSED) if record.attacking else (FALSE_ALARM, FINE)
+            right, wrong = (DETECTED, MISSED) if record.attacking else (FALSE_ALARM, FINE)
             heights[record.client, record.round] = right if verdict else wrong
     scale = [[(i + end) / 4, colour] for i, (_, colour) in enumerate(STEPS) for end in (0, 1)]
     what = "flagged" if by_flag else "given less than a tenth of an equal share (the rule raises no flags)"
