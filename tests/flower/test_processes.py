@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -180,3 +181,37 @@ def test_elsewhere_than_on_linux_it_says_so_when_used(tmp_path, monkeypatch):
         raise AssertionError("started")
     with pytest.raises(WardroundError, match="need Linux"), one_at_a_time(tmp_path, "this federation"):
         raise AssertionError("locked")
+
+
+def test_modules_import_where_there_is_no_linux(tmp_path):
+    """What Windows lacks is missed when it is used, not when a module is imported."""
+    pytest.importorskip("flwr")
+    code = """
+        import sys, socket
+        sys.modules["fcntl"] = sys.modules["resource"] = None
+        del socket.AF_UNIX
+        import importlib, pkgutil
+        import wardround.flower as package
+        for module in pkgutil.walk_packages(package.__path__, "wardround.flower."):
+            importlib.import_module(module.name)
+        import wardround.cli.flower
+        from wardround.errors import WardroundError
+        from wardround.flower.hospital.trainer_daemon import TrainerDaemon
+        from wardround.flower.processes import one_at_a_time
+        from pathlib import Path
+        try:
+            TrainerDaemon(Path(sys.argv[1]) / "trainer", bytes)
+        except WardroundError as error:
+            print(error)
+        try:
+            with one_at_a_time(Path(sys.argv[1]), "this federation"):
+                pass
+        except WardroundError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stderr
+    first, second = output.stdout.splitlines()
+    assert first == f"a hospital's trainer needs Unix sockets; {sys.platform} has none"
+    assert second.startswith("locks between processes need Linux")

@@ -31,7 +31,7 @@ def marked_processes(mark: str, adopted: Iterable[int] = ()) -> set[int]:
     """
     variable = f"{MARK_VARIABLE}={mark}".encode()
     children: dict[int, list[int]] = {}
-    found = []
+    pending = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -40,14 +40,14 @@ def marked_processes(mark: str, adopted: Iterable[int] = ()) -> set[int]:
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(entry.name))
                 if variable in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    found += set(adopted) & set(children.get(os.getpid(), ()))
+                    pending.append(int(entry.name))
+    pending += set(adopted) & set(children.get(os.getpid(), ()))
     pids: set[int] = set()
-    while found:
-        pid = found.pop()
+    while pending:
+        pid = pending.pop()
         if pid not in pids:
             pids.add(pid)
-            found += children.get(pid, ())
+            pending += children.get(pid, ())
     return pids
 
 

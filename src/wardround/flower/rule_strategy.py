@@ -125,20 +125,20 @@ class RuleStrategy(Strategy):
         if not contents or not self._arrays:
             return None, None
         layout, start = _flatten(self._arrays)
-        answers = Replies(list(contents), layout.size, start.dtype)
+        received = Replies(list(contents), layout.size, start.dtype)
         for client, content in contents.items():
-            answers.take(client, self._note(content, layout, start))
-        answers.close([], 0.0, SAMPLE_CAP)
+            received.take(client, self._note(content, layout, start))
+        received.close([], 0.0, SAMPLE_CAP)
         try:
-            result = self._aggregate(server_round, answers, layout, start)
+            result = self._aggregate(server_round, received, layout, start)
         except WardroundError as error:
             # Too few rows for the rule, or no root update: this costs the round, not the run.
             result = Aggregation(torch.zeros_like(start), skipped=str(error))
         if result.skipped is not None:
             log(INFO, "round %s skipped: %s", server_round, result.skipped)
-        self._record(server_round, answers, result)
+        self._record(server_round, received, result)
         moved = start + self.server_lr * result.delta.to(start.dtype)
-        return _unflatten(self._arrays, layout, moved), self._metrics(contents, answers, result)
+        return _unflatten(self._arrays, layout, moved), self._metrics(contents, received, result)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of the clients' metrics by their (capped) number of samples; ignore invalid replies."""
@@ -195,17 +195,17 @@ class RuleStrategy(Strategy):
         update = (torch.from_numpy(flat) - start.double()).to(start.dtype).numpy()
         return Note({}, report, {"update": update})
 
-    def _aggregate(self, round: int, answers: Replies, layout: Layout, start: torch.Tensor) -> Aggregation:
+    def _aggregate(self, round: int, received: Replies, layout: Layout, start: torch.Tensor) -> Aggregation:
         root = None
         if self.root_fn is not None:
             root_layout, trained = _flatten(self.root_fn(round, self._arrays))
             if root_layout.names != layout.names or root_layout.shapes != layout.shapes:
                 raise WardroundError("root_fn returned other arrays than it was given")
             root = trained - start
-        return self.rule.aggregate(answers.updates(layout), round, start, root)
+        return self.rule.aggregate(received.updates(layout), round, start, root)
 
-    def _record(self, round: int, answers: Replies, result: Aggregation) -> None:
-        clients = answers.answered
+    def _record(self, round: int, received: Replies, result: Aggregation) -> None:
+        clients = received.answered
         for row, client in enumerate(clients):
             columns = {"weight": result.weights, "score": result.scores, "flag": result.flags}
             self.history.append(
@@ -213,19 +213,19 @@ class RuleStrategy(Strategy):
                     "round": round,
                     "client": client,
                     **{name: None if v is None else v[row].item() for name, v in columns.items()},
-                    "dropped": answers.problems.get(client) or result.dropped.get(client),
+                    "dropped": received.problems.get(client) or result.dropped.get(client),
                 }
             )
-            if answers.problems.get(client):
-                log(INFO, "round %s: without %s (%s)", round, client, answers.problems[client])
+            if received.problems.get(client):
+                log(INFO, "round %s: without %s (%s)", round, client, received.problems[client])
 
     def _metrics(
-        self, contents: Mapping[str, RecordDict], answers: Replies, result: Aggregation
+        self, contents: Mapping[str, RecordDict], received: Replies, result: Aggregation
     ) -> MetricRecord | None:
         """Return the mean of the clients' metrics by the rule's weights (equal ones if it has none)."""
-        clients = answers.answered
+        clients = received.answered
         shares = [1.0] * len(clients) if result.weights is None else result.weights.tolist()
-        weights = {c: share for c, share in zip(clients, shares, strict=False) if c not in answers.problems}
+        weights = {c: share for c, share in zip(clients, shares, strict=False) if c not in received.problems}
         return _mean(
             {client: _numbers(contents[client]) for client in weights}, weights, self.weighted_by_key
         )

@@ -1,1 +1,1 @@
-"""A hospital in a federation: joining, its SuperNode, its trainer, and sealing of its updates."""
+"""A hospital in a federation: joining, its SuperNode and its trainer daemon."""
