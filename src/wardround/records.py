@@ -70,7 +70,8 @@ class ClientRecord:
     def line(self) -> dict[str, Any]:
         """One line of clients.jsonl: the columns stand beside the other keys."""
         own = {name: getattr(self, name) for name in _CLIENT_FIELDS}
-        return finite({**own, **self.columns})
+        line: dict[str, Any] = finite({**own, **self.columns})
+        return line
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> ClientRecord:
@@ -144,7 +145,8 @@ class RoundRecord:
         for name in ("skipped", "per_client", "privacy"):
             if getattr(self, name):
                 line[name] = getattr(self, name)
-        return finite(line)
+        plain: dict[str, Any] = finite(line)
+        return plain
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> RoundRecord:
@@ -194,7 +196,8 @@ class Summary:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         optional = ("reason", "privacy")
         known = {name: value for name, value in values.items() if name not in optional or value is not None}
-        return finite({"schema": SCHEMA_VERSION, **known})
+        plain: dict[str, Any] = finite({"schema": SCHEMA_VERSION, **known})
+        return plain
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Summary:

@@ -307,7 +307,8 @@ def row_squared_norms(matrix: Tensor, chunk: int = 16_384) -> Tensor:
     """
     n, d = matrix.shape
     if matrix.dtype == torch.float64:
-        return torch.linalg.vector_norm(matrix, dim=1).square()
+        squared: Tensor = torch.linalg.vector_norm(matrix, dim=1).square()
+        return squared
     whole = d - d % chunk
     parts = (
         torch.linalg.vector_norm(matrix[:, :whole].reshape(n, whole // chunk, chunk), dim=2)
@@ -316,7 +317,7 @@ def row_squared_norms(matrix: Tensor, chunk: int = 16_384) -> Tensor:
         .sum(1)
     )
     rest = torch.linalg.vector_norm(matrix[:, whole:], dim=1).double().square()
-    total = parts + rest
+    total: Tensor = parts + rest
     odd = ~((total > 1e-24 * max(d, 1)) & (total < 1e36)) & ~torch.isnan(total)
     for i in odd.nonzero().flatten().tolist():
         total[i] = torch.linalg.vector_norm(matrix[i].double()).square()
@@ -338,4 +339,5 @@ def _as_matrix(rows: Any) -> Tensor | list[Tensor]:
     if rows.ndim != 2:
         raise ValueError(f"updates form a matrix of clients × parameters, got shape {tuple(rows.shape)}")
     rows = rows.detach()
+    assert isinstance(rows, Tensor)
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from wardround.analysis.runs import Run
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables
 from wardround.errors import ConfigError
 from wardround.files import replace_file
+from wardround.records import finite
 
 __all__ = ["Analysis", "analyze", "write"]
 
@@ -65,7 +65,7 @@ class Analysis:
 
     def plain(self) -> dict[str, Any]:
         """The results as plain JSON values, for programs."""
-        return _finite(
+        values: dict[str, Any] = finite(
             {
                 "runs": [
                     {"run": str(m.run.folder.path), "setting": m.run.setting, "attack": m.run.attack,
@@ -79,6 +79,7 @@ class Analysis:
                 "hypotheses": [asdict(v) for v in self.verdicts],
             }
         )  # fmt: skip
+        return values
 
 
 def analyze(
@@ -145,12 +146,3 @@ def write(analysis: Analysis, out: Path) -> list[Path]:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value

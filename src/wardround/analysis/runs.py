@@ -95,11 +95,13 @@ class Run:
 
     @property
     def seed(self) -> int:
-        return self.config["seed"]
+        seed: int = self.config["seed"]
+        return seed
 
     @property
     def byzantine(self) -> list[str]:
-        return self.record.get("attack", {}).get("byzantine", [])
+        clients: list[str] = self.record.get("attack", {}).get("byzantine", [])
+        return clients
 
     @property
     def onset(self) -> int | None:

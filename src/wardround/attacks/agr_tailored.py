@@ -79,7 +79,7 @@ class AgrTailored(Attack):
             rows = _row(geometry, gamma * unit).repeat(count, 1)
             return float(torch.dot(defence(rows).delta.double() - mean, p))
 
-        tried = [self.params.limit / 2**i for i in range(self.params.halvings + 1)]
+        tried: list[float] = [self.params.limit / 2**i for i in range(self.params.halvings + 1)]
         harms = [harm(gamma) for gamma in tried]
         best = max(range(len(tried)), key=lambda i: (harms[i], -tried[i]))  # of equals, the less conspicuous
         strength, done = tried[best], harms[best]

@@ -106,7 +106,8 @@ class Partition(Configurable):
         else:
             raw = rng.lognormal(0.0, p.size_sigma, clients)
         spare = total - clients * p.min_size
-        return p.min_size + spare * raw / raw.sum()
+        sizes: np.ndarray = p.min_size + spare * raw / raw.sum()
+        return sizes
 
 
 registry: Registry[Partition] = Registry("partition", "wardround.datasets", base=Partition)
@@ -121,7 +122,8 @@ def class_of(split: Split) -> np.ndarray:
     if targets.ndim == 1:
         return targets.astype(np.int64)
     positive = targets > 0
-    return np.where(positive.any(1), positive.argmax(1), targets.shape[1])
+    classes: np.ndarray = np.where(positive.any(1), positive.argmax(1), targets.shape[1])
+    return classes
 
 
 def client_names(count: int) -> tuple[str, ...]:

@@ -61,4 +61,5 @@ def _standardised(values: np.ndarray, fitting: np.ndarray) -> np.ndarray:
     spread = filled[fitting].std(0)
     # Rounding must not pass for variation: a constant column deviates by about its last bit.
     noise = 10 * np.finfo(float).eps * np.maximum(1.0, np.abs(medians))
-    return (filled - filled[fitting].mean(0)) / np.where(spread > noise, spread, 1.0)
+    standardised: np.ndarray = (filled - filled[fitting].mean(0)) / np.where(spread > noise, spread, 1.0)
+    return standardised

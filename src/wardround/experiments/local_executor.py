@@ -131,6 +131,7 @@ def _interrupt(*_: Any) -> None:
 
 def _receive(pipe: Connection) -> tuple[str, dict[str, Any]] | None:
     try:
-        return pipe.recv()
+        work: tuple[str, dict[str, Any]] = pipe.recv()
     except EOFError:
         return None
+    return work

@@ -73,7 +73,8 @@ def scenario(name: str) -> dict[str, Any]:
     known = _files()["scenarios"]
     if name not in known:
         raise ConfigError(f"unknown scenario {name!r}; {did_you_mean(str(name), known)}")
-    return yaml.safe_load(known[name].read_text(encoding="utf-8"))["config"]
+    section: dict[str, Any] = yaml.safe_load(known[name].read_text(encoding="utf-8"))["config"]
+    return section
 
 
 def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

@@ -271,7 +271,8 @@ class RootPracticeGround:
             return np.full(len(mine), 1 / len(mine))
         factors = rng.gamma(concentration, size=len(self.dataset.class_names)) + 1e-3
         chances = factors[targets]
-        return chances / chances.sum()
+        shares: np.ndarray = chances / chances.sum()
+        return shares
 
     def _poisoned(self, task: ClientTask, member: Attack) -> ClientTask:
         data = task.data
@@ -289,7 +290,8 @@ def _without(row: Tensor, directions: Tensor) -> Tensor:
     """What is left of a row when all that lies in the span of these directions is taken out."""
     gram, dots = (directions @ directions.T).double(), (directions @ row).double()
     shares = torch.linalg.pinv(gram, rtol=1e-6, hermitian=True) @ dots
-    return row - shares.to(row.dtype) @ directions
+    rest: Tensor = row - shares.to(row.dtype) @ directions
+    return rest
 
 
 def batched_logits(stack: DenseStack, weights: Tensor, inputs: Tensor) -> Tensor:

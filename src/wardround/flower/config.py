@@ -96,7 +96,7 @@ class FederationParams(Parameters):
         >>> [FederationParams(backoff_seconds=100).wait(attempt) for attempt in (1, 2, 3)]
         [100.0, 200.0, 300.0]
         """
-        return min(LONGEST_WAIT, self.backoff_seconds * 2 ** min(attempt - 1, 30))
+        return min(LONGEST_WAIT, self.backoff_seconds * 2.0 ** min(attempt - 1, 30))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def watch(
         port = listener.getsockname()[1]
         page = LivePage(roots, Access(host, token, names), port)
 
-        class Server(uvicorn.Server):  # type: ignore[name-defined]
+        class Server(uvicorn.Server):  # type: ignore[name-defined, misc]
             def handle_exit(self, sig: int, frame: Any) -> None:
                 page.hub.close()  # or the open streams would keep the server waiting
                 super().handle_exit(sig, frame)

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = ["CHUNK", "News", "Tail"]
 
@@ -80,7 +80,7 @@ class Tail:
         news.unreadable = len(lines) - len(news.lines)
         return news
 
-    def _still_the_same(self, file: Any) -> bool:
+    def _still_the_same(self, file: BinaryIO) -> bool:
         """A file that was rewritten and grew past our offset ends differently before it."""
         file.seek(self.offset - len(self._before))
         found = file.read(len(self._before))
@@ -90,7 +90,7 @@ class Tail:
 
 def _values(lines: list[bytes]) -> list[Any]:
     try:
-        values = json.loads(b"[" + b",".join(lines) + b"]")  # twice as fast as one by one
+        values: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")  # twice as fast as one by one
         if len(values) == len(lines):
             return values
     except ValueError:

@@ -145,7 +145,8 @@ class RunConfig(Parameters):
 
     def plain(self) -> dict[str, Any]:
         """Nothing but dicts, lists, strings and numbers: what goes into a file."""
-        return json.loads(self.model_dump_json())
+        values: dict[str, Any] = json.loads(self.model_dump_json())
+        return values
 
     @property
     def hash(self) -> str:

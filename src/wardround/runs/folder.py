@@ -74,12 +74,13 @@ class RunFolder:
         if not self.checkpoint_path.exists():
             return None
         try:
-            return torch.load(self.checkpoint_path, weights_only=True)
+            state: dict[str, Any] = torch.load(self.checkpoint_path, weights_only=True)
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise WardroundError(
                 f"{self.checkpoint_path}: not a checkpoint of this program ({reason}); remove it to start anew"
             ) from None
+        return state
 
     def cut_after(self, round: int) -> None:
         """Forget the lines of rounds later than `round`, and of a line that was only half written."""
@@ -108,7 +109,7 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The configuration with its record; a folder that a newer version wrote is refused."""
         try:
-            values = yaml.load(self.config_path.read_text(), _Loader)
+            values: dict[str, Any] = yaml.load(self.config_path.read_text(), _Loader)
         except FileNotFoundError:
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml in it)") from None
         record = values.get("record") if isinstance(values, Mapping) else None
@@ -140,6 +141,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     try:
-        return json.loads(b"[" + b",".join(lines) + b"]")  # faster than line by line
+        values: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")  # faster than line by line
     except ValueError as error:
         raise DataError(f"{path}: holds a line that is not JSON ({error})") from None
+    return values

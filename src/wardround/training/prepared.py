@@ -38,7 +38,8 @@ class Samples:
 
     def as_input(self, table: Tensor) -> Tensor:
         """Rows of a table as a batch of model input."""
-        return table[:, :-1].unflatten(1, self.shape)
+        batch: Tensor = table[:, :-1].unflatten(1, self.shape)
+        return batch
 
     def put(self, batch: Tensor, table: Tensor) -> None:
         """Write a batch of model input into rows of a table."""

@@ -150,7 +150,8 @@ class FlatNetwork:
     def __call__(self, inputs: Tensor) -> Tensor:
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return self.module(inputs)
+        logits: Tensor = self.module(inputs)
+        return logits
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:

@@ -33,7 +33,8 @@ def copod_scores(features: Matrix) -> Matrix:
     left, right = -np.log(_tail(features)), -np.log(_tail(-features))
     skewness = _skewness_sign(features)
     towards = np.where(skewness > 0, right, np.where(skewness < 0, left, left + right))
-    return np.maximum(towards, (left + right) / 2).sum(axis=1)
+    scores: np.ndarray = np.maximum(towards, (left + right) / 2).sum(axis=1)
+    return scores
 
 
 def _tail(values: Matrix) -> Matrix:

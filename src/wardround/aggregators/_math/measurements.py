@@ -105,7 +105,8 @@ class Measurements:
     @property
     def vector_norm(self) -> float:
         """‖v‖ of the planned vector."""
-        return self._products[1] ** 0.5
+        norm: float = self._products[1] ** 0.5
+        return norm
 
     def cosines(self, otherwise: float) -> Tensor:
         """N cosines cos(U_i, v) with the planned vector, float64; `otherwise` where one of the two is zero."""

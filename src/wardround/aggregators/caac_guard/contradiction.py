@@ -52,7 +52,8 @@ def output_bias_steps(updates: Updates) -> Tensor | None:
     weight, bias = layout.shapes[-2:]
     if bias != (1,) or len(weight) != 2 or weight[0] != 1:
         return None
-    return updates.matrix[:, -1].double().cpu() / updates.norms.clamp(min=1e-300)
+    steps: Tensor = updates.matrix[:, -1].double().cpu() / updates.norms.clamp(min=1e-300)
+    return steps
 
 
 def find_contradicting(cosines: Tensor, bias_steps: Tensor) -> Contradiction | None:

@@ -300,7 +300,8 @@ class CaacGuard(Aggregator):
         """N sample counts, none above the cap; 0 for who is flagged."""
         counts, accepted = updates.num_samples, ~flags
         cap = self.params.calm_cap if calm else self.params.sample_cap
-        return counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
+        capped: Tensor = counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
+        return capped
 
     def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
         """The mean of the accepted rows by sample counts, with lower caps where someone is flagged."""

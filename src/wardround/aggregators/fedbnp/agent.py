@@ -113,7 +113,8 @@ class Agent(nn.Module):
 
     def worth(self, states: Tensor, actions: Tensor) -> Tensor:
         """Q(s, a), with gradients."""
-        return self.critic(torch.cat([states, actions[:, None]], 1))[:, 0]
+        values: Tensor = self.critic(torch.cat([states, actions[:, None]], 1))[:, 0]
+        return values
 
     def policy(self, states: Tensor) -> Tensor:
         """π(s) ∈ (0, 1): how far to trust each client."""

@@ -99,7 +99,8 @@ class DualAttention(nn.Module):
         hidden_from = torch.cat([torch.zeros(len(past), 1, dtype=torch.bool), ~known.flatten(0, 1)], 1)
         for layer in self.layers:
             hidden = layer(hidden, past, hidden_from)
-        return self.out(hidden).view(rounds, clients) + self.leniency
+        logits: Tensor = self.out(hidden).view(rounds, clients) + self.leniency
+        return logits
 
     def trust(self, tokens: Tensor, memory: Tensor, known: Tensor) -> Tensor:
         """a_k ∈ (0, 1) of each client, 1 = trustworthy."""
@@ -170,4 +171,5 @@ class _Layer(nn.Module):
         single = tokens.flatten(0, 1)[:, None]  # every client has a memory of its own
         seen, _ = self.past(single, past, past, key_padding_mask=unseen, need_weights=False)
         tokens = self.norms[1](tokens + seen.view_as(tokens))
-        return self.norms[2](tokens + self.alone(tokens))
+        result: Tensor = self.norms[2](tokens + self.alone(tokens))
+        return result

@@ -66,7 +66,8 @@ class Vae(nn.Module):
         rebuilt = self.decoder(mean + (log_variance / 2).exp() * noise)
         error = functional.mse_loss(rebuilt, rows, reduction="sum")
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum() / 2
-        return (error + beta * divergence) / len(rows)
+        loss: Tensor = (error + beta * divergence) / len(rows)
+        return loss
 
     def fit(
         self,
@@ -93,4 +94,5 @@ class Vae(nn.Module):
         """‖g − decode(μ(g))‖² of each row, in float64: without the sampling, so that it is the same each time."""
         with one_thread(), torch.no_grad():
             rebuilt = self.decoder(self.mean(self.body(rows)))
-            return (rebuilt.double() - rows.double()).square().sum(1)
+            errors: Tensor = (rebuilt.double() - rows.double()).square().sum(1)
+            return errors

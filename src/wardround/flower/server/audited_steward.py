@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from wardround.privacy.encryption.refusals import Refused
 from wardround.privacy.encryption.steward import Deposit, Measured, StewardHandle
 
 __all__ = ["AuditedSteward"]
+
+Opened = TypeVar("Opened")
 
 
 class AuditedSteward:
@@ -30,24 +33,21 @@ class AuditedSteward:
     def open_padded_sum(
         self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray:
-        return self._logged(
-            "sum", round, coefficients, self.steward.open_padded_sum, session, round, coefficients, ciphertext
-        )
+        open_sum = partial(self.steward.open_padded_sum, session, round, coefficients, ciphertext)
+        return self._logged("sum", round, coefficients, open_sum)
 
     def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
         clients = dict.fromkeys(deposits, "norm and cosine")
-        return self._logged("scalars", round, clients, self.steward.measure, session, round, deposits)
+        measure = partial(self.steward.measure, session, round, deposits)
+        return self._logged("scalars", round, clients, measure)
 
     def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
-        return self._logged(
-            "sum", round, coefficients, self.steward.open_measured_sum, session, round, coefficients
-        )
+        open_sum = partial(self.steward.open_measured_sum, session, round, coefficients)
+        return self._logged("sum", round, coefficients, open_sum)
 
-    def _logged(
-        self, what: str, round: int, clients: Mapping[str, Any], ask: Callable[..., Any], *args: Any
-    ) -> Any:
+    def _logged(self, what: str, round: int, clients: Mapping[str, Any], ask: Callable[[], Opened]) -> Opened:
         try:
-            opened = ask(*args)
+            opened = ask()
         except Refused as refusal:
             self.log_event(
                 "opening-refused", what=what, round=round, clients=dict(clients), reason=str(refusal)

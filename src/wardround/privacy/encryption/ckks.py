@@ -224,6 +224,7 @@ def _vector(tenseal: Any, context: Any, chunk: bytes) -> Any:
 
 
 def _serialized(context: Any, secret: bool) -> bytes:
-    return context.serialize(
+    content: bytes = context.serialize(
         save_public_key=True, save_secret_key=secret, save_galois_keys=False, save_relin_keys=secret
     )
+    return content

@@ -166,5 +166,6 @@ def _value(m: Measured, measure: str) -> float | None:
     """The measure; an attacker that was never detected counts as detected after the last round."""
     kind, _, name = measure.partition("_")
     if name == "latency" and m[measure] is None and m[f"{kind}_tpr"] is not None:
-        return m.run.config["rounds"] - (m.run.onset or 1) + 1
+        late: float = m.run.config["rounds"] - (m.run.onset or 1) + 1
+        return late
     return m[measure]
