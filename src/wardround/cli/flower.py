@@ -24,7 +24,7 @@ Insecure = Annotated[
 ]
 Print = Annotated[bool, typer.Option("--print", help="Print the commands instead of starting them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Run = Annotated[Path, typer.Argument(help="Folder of a running run, simulated or federated.")]
+Run = Annotated[Path, typer.Argument(help="Folder of an unfinished run, simulated or federated.")]
 Client = Annotated[str, typer.Argument(help="Name of the client in the run's records.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is written into the audit log.")]
 
@@ -111,7 +111,7 @@ def certs(
 
 
 def quarantine(run: Run, client: Client, reason: Reason) -> None:
-    """Exclude a client of a running run from the next round on, until it is released."""
+    """Exclude a client from the next round on, until it is released. A finished run is refused."""
     from wardround.runs import quarantine as operations
 
     operations.quarantine(run, client, reason)
@@ -119,7 +119,7 @@ def quarantine(run: Run, client: Client, reason: Reason) -> None:
 
 
 def release(run: Run, client: Client, reason: Reason) -> None:
-    """Let a quarantined client of a running run take part again from the next round on."""
+    """Let a quarantined client take part again from the next round on. A finished run is refused."""
     from wardround.runs import quarantine as operations
 
     operations.release(run, client, reason)
