@@ -27,7 +27,7 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from wardround import datasets
-from wardround.datasets.preparation import prepare
+from wardround.datasets.prepared_cache import prepare
 source = datasets.create("mimic3", memory=sys.argv[3])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.perf_counter()

@@ -149,7 +149,7 @@ def test_every_kind_of_member(write, tiny, tmp_path):
         from wardround import datasets
         from wardround.attacks.base import Attack, register as register_attack
         from wardround.datasets.base import DatasetSource, Task, register as register_dataset
-        from wardround.datasets.partition_kinds import Iid, register as register_partition
+        from wardround.datasets.partition import Iid, register as register_partition
         from wardround.models.base import ModelSpec, Parameters, register as register_model
 
         @register_attack("backwards")

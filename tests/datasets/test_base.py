@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wardround import datasets
 from wardround.datasets.base import Dataset, MappedRows, Split, Task, check_classes, split_units
 from wardround.errors import DataError
 
@@ -56,3 +57,12 @@ def test_a_class_that_training_never_sees_is_named():
     assert check_classes(Dataset("d", Task.BINARY, ("a", "b"), part, part, part)).name == "d"
     with pytest.raises(DataError, match="no training sample of 'c' among 3"):
         check_classes(Dataset("d", Task.MULTICLASS, ("a", "b", "c"), part, part, part))
+
+
+@pytest.mark.parametrize("name", datasets.available())
+def test_every_dataset_says_what_it_is(name):
+    member = datasets.registry.get(name)
+    assert member.summary
+    assert member.licence
+    assert member.origin
+    assert member.task in tuple(datasets.Task)

@@ -10,7 +10,7 @@ import pytest
 from wardround import datasets
 from wardround.datasets import partition
 from wardround.datasets.heart import HOSPITALS
-from wardround.datasets.preparation import info, prepare
+from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError
 
 

@@ -15,7 +15,7 @@ from wardround.datasets import decoding
 from wardround.datasets.augmentation import Augmentation
 from wardround.datasets.base import Task
 from wardround.datasets.images import IMAGENET, Normalise, training_shades
-from wardround.datasets.preparation import info, prepare
+from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError, MissingExtra
 
 pytest.importorskip("PIL")

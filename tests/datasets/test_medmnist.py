@@ -11,7 +11,7 @@ import torch
 from wardround import datasets
 from wardround.datasets import medmnist
 from wardround.datasets.base import Task
-from wardround.datasets.preparation import prepare
+from wardround.datasets.prepared_cache import prepare
 from wardround.errors import ConfigError, DataError
 
 COUNTS = {"train": 30, "val": 6, "test": 9}

@@ -19,7 +19,7 @@ from wardround.datasets import partition
 from wardround.datasets.mimic3 import STATISTICS, SeriesInput, extraction
 from wardround.datasets.mimic3.tables import COLUMNS
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
-from wardround.datasets.preparation import info, prepare
+from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError
 
 duckdb = pytest.importorskip("duckdb")

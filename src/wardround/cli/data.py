@@ -17,7 +17,7 @@ from wardround.errors import ConfigError
 
 if TYPE_CHECKING:
     from wardround.datasets.base import DatasetSource
-    from wardround.datasets.preparation import Progress
+    from wardround.datasets.prepared_cache import Progress
 
 __all__ = ["data_app", "mount"]
 
@@ -42,7 +42,7 @@ def list_datasets(plugin: PluginOption = None, as_json: AsJson = False) -> None:
     """List all datasets with their task and a short description."""
     load_plugins(plugin)
     from wardround.datasets import registry
-    from wardround.datasets.preparation import PreparedSource
+    from wardround.datasets.prepared_cache import PreparedSource
 
     rows = [
         {
@@ -77,7 +77,7 @@ def show_info(
     """Describe a dataset: what it is, where it comes from, and what its preparation found."""
     load_plugins(plugin)
     from wardround.datasets import registry
-    from wardround.datasets.preparation import info
+    from wardround.datasets.prepared_cache import info
 
     member = registry.get(name)
     # A dataset with required parameters (csv: which file?) can be described without them.
@@ -107,7 +107,7 @@ def prepare_dataset(
 ) -> None:
     """Convert raw files into a cache that loads fast. An interrupted preparation resumes where it stopped."""
     load_plugins(plugin)
-    from wardround.datasets.preparation import prepare
+    from wardround.datasets.prepared_cache import prepare
 
     member = _source(name, options)
     with _progress() as progress:

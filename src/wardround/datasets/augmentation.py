@@ -13,7 +13,10 @@ from torch import Tensor
 
 from wardround.errors import require
 
-__all__ = ["Augmentation"]
+__all__ = ["ANY_WAY_UP", "SLIGHT_TURN", "Augmentation"]
+
+SLIGHT_TURN = {"degrees": 5.0}  # of chests: no flips, the heart is on the left
+ANY_WAY_UP = {"degrees": 15.0, "flips": (0, 1)}  # a skin lesion has no up, down, left or right
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def decode_all(paths: Sequence[Path], job: Job, workers: int) -> Iterator[tuple[
                 done += len(paths[start : start + BLOCK])
                 yield done, unreadable
     except BaseException:
-        if not done:  # stopped before the first block: there is nothing to go on from
+        if not done:  # stopped before the first block: there is nothing to resume from
             for file in (IMAGES, MOMENTS, JOURNAL):
                 (job.folder / file).unlink(missing_ok=True)
         raise
@@ -100,14 +100,14 @@ def _allocate(path: Path, shape: tuple[int, ...], kind: type) -> None:
 
 def _finished(journal: Path) -> dict[int, dict[int, str]]:
     """Start of each finished block → its unreadable images. A line cut short by a crash does not count."""
-    found: dict[int, dict[int, str]] = {}
+    unreadable_of_block: dict[int, dict[int, str]] = {}
     for line in journal.read_text().splitlines() if journal.exists() else []:
         try:
             start, unreadable = json.loads(line)
         except ValueError:
             continue
-        found[start] = {int(row): reason for row, reason in unreadable.items()}
-    return found
+        unreadable_of_block[start] = {int(row): reason for row, reason in unreadable.items()}
+    return unreadable_of_block
 
 
 def _blocks(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from wardround.datasets.base import Dataset, Task, register
-from wardround.datasets.preparation import Cache, PreparedSource, Workspace
-from wardround.datasets.tables import numbers
-from wardround.datasets.tabular import Table, tabular_dataset
+from wardround.datasets.csv_files import numbers
+from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
+from wardround.datasets.preprocessing import Table, tabular_dataset
 from wardround.errors import DataError
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 
 from wardround.datasets.base import Dataset, DatasetSource, Task, register
-from wardround.datasets.tabular import Table, tabular_dataset
+from wardround.datasets.preprocessing import Table, tabular_dataset
 
 # What is only known after the fact, what foresees it (other models' and doctors' survival estimates), or
 # what the outcome itself decides (costs, orders not to resuscitate, days).

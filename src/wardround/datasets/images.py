@@ -17,12 +17,12 @@ from torch import Tensor
 from wardround.datasets.augmentation import Augmentation
 from wardround.datasets.base import Dataset, MappedRows, Parameters, Split, Task, check_classes, split_units
 from wardround.datasets.decoding import IMAGES, MOMENTS, Job, decode_all
-from wardround.datasets.preparation import Cache, PreparedSource, Workspace
+from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
 from wardround.errors import DataError
 
 __all__ = [
     "GREY_IMAGENET", "IMAGENET", "AugmentParams", "ImageFileSource", "ImageParams", "ImageSource",
-    "Normalise", "Samples", "mapped", "moments_of", "training_shades",
+    "Normalise", "Samples", "find_images", "mapped", "moments_of", "training_shades",
 ]  # fmt: skip
 
 Shades = tuple[tuple[float, ...], tuple[float, ...]]
@@ -163,8 +163,8 @@ class ImageFileSource(ImageSource):
         samples = self.samples(folder)
         unreadable: dict[int, str] = {}
         job = Job(work.folder, self.params.size, self.channels)
-        for done, found in decode_all(samples.paths, job, work.workers):
-            unreadable |= found
+        for done, failures in decode_all(samples.paths, job, work.workers):
+            unreadable |= failures
             work.progress("images", done, len(samples.paths))
         named = {str(samples.paths[row].relative_to(folder)): unreadable[row] for row in sorted(unreadable)}
         if named and not work.skip_corrupt:
@@ -189,6 +189,12 @@ class ImageFileSource(ImageSource):
         }
 
 
+def find_images(folder: Path, names: list[str], ending: str) -> list[Path]:
+    """Where each named image lies below the folder; one that is nowhere keeps a path that does not exist."""
+    there = {path.stem: path for path in sorted(folder.rglob(f"*{ending}"))}
+    return [there.get(name, folder / f"{name}{ending}") for name in names]
+
+
 def mapped(path: Path) -> Tensor:
     """A stored array as a tensor that is read from disk as it is used.
 
@@ -199,11 +205,11 @@ def mapped(path: Path) -> Tensor:
 
 def moments_of(images: Tensor) -> np.ndarray:
     """Mean and mean square of the shades of each image and channel: n × 2 × channels."""
-    found = []
+    moments = []
     for piece in images.split(500):  # never all of them in memory as floats
         shades = piece.to(torch.float32).div_(255)
-        found.append(torch.stack([shades.mean((2, 3)), shades.square().mean((2, 3))], 1).numpy())
-    return np.concatenate(found)
+        moments.append(torch.stack([shades.mean((2, 3)), shades.square().mean((2, 3))], 1).numpy())
+    return np.concatenate(moments)
 
 
 def training_shades(moments: np.ndarray) -> Shades:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wardround.datasets.base import Dataset, Parameters, Split, Task, check_classes, register
 from wardround.datasets.images import Normalise, mapped, moments_of, training_shades
-from wardround.datasets.preparation import Cache, PreparedSource, Workspace, open_cache
+from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace, open_cache
 from wardround.errors import DataError
 
 PARTS = ("train", "val", "test")

@@ -1,27 +1,26 @@
-"""Who holds which samples: label preferences and sizes in, one list of rows a client out.
+"""How samples are shared out among clients: the contract of a partition, and the partitions by name.
 
-Every partition is a matrix of preferences (clients × classes: in what proportions would this client like
-the classes) and a vector of wanted sizes. One mechanism turns the two into an assignment that uses every
-sample exactly once: the preferences are scaled until rows meet the sizes and columns the class counts
-(iterative proportional fitting), rounded to whole samples, and dealt out.
+A partition says which classes its clients prefer; `allocation` turns that into rows for each client.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from wardround.datasets.allocation import deal, fit, shares_of, whole_counts
 from wardround.datasets.base import Split
 from wardround.errors import ConfigError
 from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
 
 __all__ = [
-    "Assignment", "Partition", "PartitionParams", "Sizes", "available", "create", "deal", "register",
-    "registry",
+    "Assignment", "Partition", "PartitionParams", "PreferencePartition", "Sizes", "available", "class_of",
+    "create", "register", "registry",
 ]  # fmt: skip
 
 Sizes = Literal["equal", "power-law", "lognormal"]
@@ -65,7 +64,7 @@ class PartitionParams(Parameters):
 
 
 class Partition(Configurable):
-    """Base of all partitions: a partition says which classes its clients prefer."""
+    """Base of all partitions: who holds which samples."""
 
     summary: ClassVar[str] = ""
 
@@ -74,12 +73,41 @@ class Partition(Configurable):
 
     params: PartitionParams
 
-    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """clients × classes, non-negative; a zero means never. `classes` holds the class counts."""
-        raise NotImplementedError
-
+    @abstractmethod
     def assign(self, train: Split, test: Split, seed: int) -> Assignment:
         """Deal out both splits, the same for the same seed."""
+
+    def wanted_sizes(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Sizes that sum to `total`, none below the minimum."""
+        p = self.params
+        if p.sizes == "equal":
+            raw = np.ones(clients)
+        elif p.sizes == "power-law":
+            raw = rng.permutation(np.arange(1, clients + 1, dtype=float) ** -p.size_exponent)
+        else:
+            raw = rng.lognormal(0.0, p.size_sigma, clients)
+        spare = total - clients * p.min_size
+        sizes: np.ndarray = p.min_size + spare * raw / raw.sum()
+        return sizes
+
+
+class PreferencePartition(Partition):
+    """A partition that says which classes its clients prefer."""
+
+    @abstractmethod
+    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """In what proportions each client would like the classes.
+
+        Args:
+            classes: Samples of each class in the training split.
+            clients: Number of clients.
+            rng: For whatever is drawn.
+
+        Returns:
+            clients × classes, not negative; a zero means never.
+        """
+
+    def assign(self, train: Split, test: Split, seed: int) -> Assignment:
         p = self.params
         labels, test_labels = class_of(train), class_of(test)
         if len(labels) < p.clients * p.min_size:
@@ -96,24 +124,173 @@ class Partition(Configurable):
         like = deal(test_labels, shares_of(wanted, np.bincount(test_labels, minlength=len(counts))), rng)
         return Assignment(client_names(p.clients), dealt, like)
 
-    def wanted_sizes(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Sizes that sum to `total`, none below the minimum."""
-        p = self.params
-        if p.sizes == "equal":
-            raw = np.ones(clients)
-        elif p.sizes == "power-law":
-            raw = rng.permutation(np.arange(1, clients + 1, dtype=float) ** -p.size_exponent)
-        else:
-            raw = rng.lognormal(0.0, p.size_sigma, clients)
-        spare = total - clients * p.min_size
-        sizes: np.ndarray = p.min_size + spare * raw / raw.sum()
-        return sizes
-
 
 registry: Registry[Partition] = Registry("partition", "wardround.datasets", base=Partition)
 register = registry.register
 available = registry.available
 create = registry.create
+
+
+@register("iid")
+class Iid(PreferencePartition):
+    """Every client draws from the same distribution."""
+
+    summary = "every client has the classes in the same proportions"
+
+    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        return np.tile(classes / classes.sum(), (clients, 1))
+
+
+@register("dirichlet")
+class Dirichlet(PreferencePartition):
+    r"""Class proportions of client k drawn from :math:`p_k \sim \mathrm{Dir}(\alpha \cdot \mathbf{1}_C)`.
+
+    A small α gives few classes a client; α = ∞ is the limit, all classes wanted alike. Hsu, Qi and Brown,
+    "Measuring the effects of non-identical data distribution", 2019.
+    """
+
+    summary = "class proportions of each client ~ Dirichlet(α)"
+
+    class Params(PartitionParams):
+        alpha: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.1
+        sizes: Sizes = "power-law"
+
+    params: Params
+
+    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        if np.isinf(self.params.alpha):
+            return np.ones((clients, len(classes)))
+        drawn = rng.dirichlet(np.full(len(classes), self.params.alpha), size=clients)
+        # Tiny α underflows to exact zeros, which would forbid a class for ever; keep them merely tiny.
+        return np.maximum(drawn, 1e-12)
+
+
+@register("label-skew")
+class LabelSkew(PreferencePartition):
+    """Every client holds samples of at most Q classes.
+
+    Classes get their holders in proportion to their samples (one at least, by highest averages), so that a
+    rare class does not leave its holders empty-handed.
+    """
+
+    summary = "at most Q classes a client"
+
+    class Params(PartitionParams):
+        classes: int = Field(2, ge=1)
+        """Q."""
+
+    params: Params
+
+    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        q, present = self.params.classes, np.flatnonzero(classes)
+        if q > len(present):
+            raise ConfigError(
+                f"partition 'label-skew': classes={q}, but training has only {len(present)} classes"
+            )
+        if clients * q < len(present):
+            raise ConfigError(
+                f"partition 'label-skew': {clients} clients × {q} classes cannot hold all {len(present)} classes; "
+                "raise partition.clients or partition.classes"
+            )
+        holders = _holders(classes[present], clients, q)
+        likes = np.zeros((clients, len(classes)))
+        free = np.full(clients, q)
+        for place in np.argsort(-holders, kind="stable"):
+            # Those with most room first, by lot among equals: then nobody is asked for one class twice.
+            order = np.lexsort((rng.permutation(clients), -free))[: holders[place]]
+            likes[order, present[place]] = classes[present[place]] / holders[place]
+            free[order] -= 1
+        return likes
+
+
+def _holders(counts: np.ndarray, clients: int, q: int) -> np.ndarray:
+    """How many clients hold each class: clients·q in all, at least 1 and at most all a class."""
+    holders = np.ones(len(counts), dtype=int)
+    for _ in range(clients * q - len(counts)):
+        holders[np.where(holders < clients, counts / (holders + 1), -1.0).argmax()] += 1
+    return holders
+
+
+@register("quantity-skew")
+class QuantitySkew(Iid):
+    r"""The same distribution everywhere, in very different amounts.
+
+    :math:`|D_k| \sim \mathrm{LogNormal}(\mu, \sigma^2)`: μ is what makes the sizes add up to
+    the data; σ is `size_sigma`.
+    """
+
+    summary = "log-normal client sizes, classes in the same proportions"
+
+    class Params(PartitionParams):
+        sizes: Literal["lognormal", "power-law"] = "lognormal"
+
+    params: Params
+
+
+@register("natural")
+class Natural(Partition):
+    """Clients as they are in the data: one a hospital, named after it (or several that share it out).
+
+    With `clients_per_group` above 1 each hospital's samples are dealt to that many clients, in the sizes
+    that `sizes` says.
+    """
+
+    summary = "the data's own hospitals or sources as clients"
+
+    class Params(PartitionParams):
+        clients: int | None = Field(None, ge=1)  # type: ignore[assignment]
+        """How many clients there will be: the data says it. A number given here is only checked."""
+        clients_per_group: int = Field(1, ge=1)
+
+    params: Params
+
+    def assign(self, train: Split, test: Split, seed: int) -> Assignment:
+        p = self.params
+        if train.groups is None or test.groups is None:
+            raise ConfigError(
+                "partition 'natural': this dataset has no natural clients; use a dataset that has "
+                "(heart; csv with `client`; mimic3; ham10000 with a source column) or another partition"
+            )
+        groups, test_groups = np.asarray(train.groups, dtype=str), np.asarray(test.groups, dtype=str)
+        names = sorted({*groups.tolist(), *test_groups.tolist()})
+        number = len(names) * p.clients_per_group
+        if p.clients is not None and p.clients != number:
+            raise ConfigError(
+                f"partition 'natural': clients={p.clients}, but the data has {len(names)} groups × "
+                f"clients_per_group {p.clients_per_group} = {number}; leave `clients` out"
+            )
+        clients: list[str] = []
+        rows: list[np.ndarray] = []
+        test_rows: list[np.ndarray] = []
+        for name in names:
+            own, own_test = np.flatnonzero(groups == name), np.flatnonzero(test_groups == name)
+            if len(own) < p.clients_per_group * p.min_size:
+                raise ConfigError(
+                    f"partition 'natural': {name!r} has {len(own)} training samples for {p.clients_per_group} "
+                    f"client(s) of at least {p.min_size}; lower partition.min_size or clients_per_group, or "
+                    "leave the group out of the data"
+                )
+            rng = numpy_generator(seed, "partition", name)
+            pieces, test_pieces = self._share_out(class_of(train)[own], class_of(test)[own_test], rng)
+            clients += (
+                [name] if p.clients_per_group == 1 else [f"{name}-{i}" for i in range(p.clients_per_group)]
+            )
+            rows += [own[piece] for piece in pieces]
+            test_rows += [own_test[piece] for piece in test_pieces]
+        return Assignment(tuple(clients), tuple(rows), tuple(test_rows))
+
+    def _share_out(
+        self, labels: np.ndarray, test_labels: np.ndarray, rng: np.random.Generator
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """One group's samples to its clients, classes in like proportions."""
+        p = self.params
+        counts = np.bincount(labels, minlength=int(max(labels.max(), test_labels.max(initial=0))) + 1)
+        sizes = self.wanted_sizes(len(labels), p.clients_per_group, rng)
+        likes = np.ones((p.clients_per_group, len(counts)))
+        wanted = whole_counts(fit(likes, sizes, counts), likes > 0, counts, p.min_size)
+        start = p.fold / p.cross_validation if p.cross_validation else 0.0
+        like = shares_of(wanted, np.bincount(test_labels, minlength=len(counts)))
+        return deal(labels, wanted, rng, start), deal(test_labels, like, rng)
 
 
 def class_of(split: Split) -> np.ndarray:
@@ -130,109 +307,3 @@ def client_names(count: int) -> tuple[str, ...]:
     """hospital-00 … with as many digits as needed."""
     digits = max(2, len(str(count - 1)))
     return tuple(f"hospital-{i:0{digits}d}" for i in range(count))
-
-
-def fit(preferences: np.ndarray, sizes: np.ndarray, counts: np.ndarray, steps: int = 200) -> np.ndarray:
-    """Scale rows and columns in turn until rows sum to `sizes` and columns to `counts`, as far as can be."""
-    matrix = np.asarray(preferences, dtype=float).copy()
-    for _ in range(steps):
-        matrix *= (sizes / np.maximum(matrix.sum(1), 1e-300))[:, None]
-        matrix *= counts / np.maximum(matrix.sum(0), 1e-300)
-    return matrix
-
-
-def whole_counts(matrix: np.ndarray, allowed: np.ndarray, counts: np.ndarray, min_size: int) -> np.ndarray:
-    """Whole numbers close to `matrix` with exact column sums and no row below `min_size`.
-
-    Samples move only to clients that may hold their class, along chains of clients where it takes one: if
-    there is a way to honour the minimum, it is found.
-    """
-    whole = _round_columns(matrix, allowed, counts)
-    while True:
-        sizes = whole.sum(1)
-        poor = int(sizes.argmin())
-        if sizes[poor] >= min_size:
-            return whole
-        chain = _chain_of_gifts(whole, allowed, sizes, poor, min_size)
-        if chain is None:
-            raise ConfigError(
-                f"partition: no way to give every client {min_size} samples of the classes it may hold; "
-                "lower partition.min_size or partition.clients"
-            )
-        spare = sizes[chain[-1][0]] - min_size
-        amount = int(min(min_size - sizes[poor], spare, *(whole[giver, label] for giver, label, _ in chain)))
-        for giver, label, taker in chain:
-            whole[giver, label] -= amount
-            whole[taker, label] += amount
-
-
-def _chain_of_gifts(
-    whole: np.ndarray, allowed: np.ndarray, sizes: np.ndarray, poor: int, min_size: int
-) -> list[tuple[int, int, int]] | None:
-    """(giver, class, taker) from the poor client up to one that can spare a sample; the shortest chain.
-
-    At each step the richest client gives of the class it has most of, among those its taker may hold.
-    """
-    gift_to: dict[int, tuple[int, int]] = {poor: (-1, -1)}  # client → (taker, class) that it would give
-    waiting = [poor]
-    for taker in waiting:  # grows while it is walked: breadth first
-        givable = np.where(allowed[taker][None, :], whole, 0)
-        givers = [g for g in np.argsort(-sizes, kind="stable") if givable[g].any() and g not in gift_to]
-        for giver in map(int, givers):
-            gift_to[giver] = (taker, int(givable[giver].argmax()))
-            waiting.append(giver)
-            if sizes[giver] > min_size:
-                chain, client = [], giver
-                while client != poor:
-                    onward, label = gift_to[client]
-                    chain.append((client, label, onward))
-                    client = onward
-                return chain[::-1]
-    return None
-
-
-def shares_of(wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Split other samples of the same classes in the proportions in which `wanted` splits its own."""
-    portions = wanted / np.maximum(wanted.sum(0), 1)
-    return _round_columns(portions * counts, np.ones_like(portions, dtype=bool), counts)
-
-
-def deal(
-    labels: np.ndarray, wanted: np.ndarray, rng: np.random.Generator, start: float = 0.0
-) -> tuple[np.ndarray, ...]:
-    """Shuffle each class and cut it into the wanted numbers; rows of each client, sorted.
-
-    The cutting starts at the share `start` of each class and goes round in a circle.
-    """
-    pieces: list[list[np.ndarray]] = [[] for _ in range(len(wanted))]
-    for label in range(wanted.shape[1]):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        rows = np.roll(rows, -round(start * len(rows)))
-        for client, piece in enumerate(np.split(rows, np.cumsum(wanted[:, label])[:-1])):
-            pieces[client].append(piece)
-    return tuple(np.sort(np.concatenate(piece)) for piece in pieces)
-
-
-def _round_columns(matrix: np.ndarray, allowed: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Each entry up or down to a whole number, such that columns sum to `counts` and rows stay close.
-
-    Within a column the largest remainders go up, what a row lost or won in earlier columns included.
-    """
-    whole = np.zeros(matrix.shape, dtype=int)
-    lost = np.zeros(len(matrix))
-    for column, total in enumerate(counts):
-        if total == 0:
-            continue
-        may = allowed[:, column]
-        values = np.where(may, matrix[:, column], 0.0)
-        if values.sum() <= 0:
-            values = may.astype(float)
-        # Nine digits, so that the last bit of a platform's arithmetic cannot decide a tie.
-        values = np.round(values * (total / values.sum()), 9)
-        down = np.floor(values)
-        urgency = np.where(values > down, np.round(values - down + lost, 9), np.where(may, -1e6, -np.inf))
-        up = np.argsort(-urgency, kind="stable")[: int(total - down.sum())]
-        whole[:, column] = down
-        whole[up, column] += 1
-        lost += values - whole[:, column]
-    return whole

@@ -23,8 +23,8 @@ from wardround.datasets.base import (
 )
 from wardround.datasets.images import mapped
 from wardround.datasets.mimic3.variables import VARIABLES
-from wardround.datasets.preparation import Cache, PreparedSource, Workspace
-from wardround.datasets.tabular import Table, tabular_dataset
+from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
+from wardround.datasets.preprocessing import Table, tabular_dataset
 
 STATISTICS = ("min", "max", "mean", "last")
 STATIC = ("age", "male")

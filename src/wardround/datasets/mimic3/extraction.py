@@ -17,7 +17,7 @@ from typing import Any
 from wardround.datasets.mimic3.features import ERROR, IMPLAUSIBLE, KEPT, NO_NUMBER, write_features
 from wardround.datasets.mimic3.tables import RawTable, locate
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
-from wardround.datasets.preparation import Workspace
+from wardround.datasets.prepared_cache import Workspace
 from wardround.errors import DataError, require
 
 __all__ = ["extract"]
@@ -55,7 +55,7 @@ def _database(work: Workspace, memory: str) -> Iterator[Any]:
         }
     )
     # Joins stay as they are written, the large table on the left: guessing that little of it will match, the
-    # optimiser would turn them round and gather the matches in memory before the first goes on.
+    # optimiser would turn them round and gather the matches in memory before the first is passed on.
     database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     # Progress is followed but not printed: what is printed is the caller's to say.
     database.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")

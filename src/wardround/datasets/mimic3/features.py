@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
-from wardround.datasets.preparation import Workspace
+from wardround.datasets.prepared_cache import Workspace
 
 __all__ = ["ERROR", "FATES", "IMPLAUSIBLE", "KEPT", "NO_NUMBER", "write_features"]
 
@@ -69,7 +69,7 @@ def _events(database: Any, work: Workspace) -> None:
 def _write_tabular(database: Any, work: Workspace, stays: int) -> np.ndarray:
     """n × (variables · 4), NaN where never measured; returns the share of stays that have each variable."""
     # Two values of one moment: the larger is the last, so that the order of reading decides nothing.
-    found = database.execute(
+    rows = database.execute(
         """
         SELECT stay, variable, min(value) AS lowest, max(value) AS highest, avg(value) AS mean,
                arg_max(value, {'s': seconds, 'v': value}) AS last
@@ -77,9 +77,9 @@ def _write_tabular(database: Any, work: Workspace, stays: int) -> np.ndarray:
         """
     ).fetchnumpy()
     table = np.full((stays, len(VARIABLES), 4), np.nan, dtype=np.float32)
-    place = np.asarray(found["stay"]), np.asarray(found["variable"]).astype(int)
+    place = np.asarray(rows["stay"]), np.asarray(rows["variable"]).astype(int)
     for column, name in enumerate(("lowest", "highest", "mean", "last")):
-        table[(*place, column)] = np.asarray(found[name])
+        table[(*place, column)] = np.asarray(rows[name])
     with work.writing("tabular.npy") as path, path.open("wb") as file:
         np.save(file, table.reshape(stays, -1))
     seen: np.ndarray = (~np.isnan(table[:, :, 0])).mean(0)
@@ -112,13 +112,13 @@ def _hourly(database: Any, stays: int, hours: int) -> Iterator[tuple[int, np.nda
     """(first stay, stays × hours × variables) piece by piece: the mean of each hour."""
     for first in range(0, stays, STAYS_AT_ONCE):
         last = min(first + STAYS_AT_ONCE, stays)
-        found = database.execute(
+        cells = database.execute(
             f"""
             SELECT stay, variable, seconds // 3600 AS hour, avg(value) AS mean FROM event
             WHERE stay >= {first} AND stay < {last} GROUP BY stay, variable, seconds // 3600
             """
         ).fetchnumpy()
         piece = np.full((last - first, hours, len(VARIABLES)), np.nan, dtype=np.float32)
-        rows, hour = np.asarray(found["stay"]) - first, np.asarray(found["hour"])
-        piece[rows, hour, np.asarray(found["variable"]).astype(int)] = np.asarray(found["mean"])
+        rows, hour = np.asarray(cells["stay"]) - first, np.asarray(cells["hour"])
+        piece[rows, hour, np.asarray(cells["variable"]).astype(int)] = np.asarray(cells["mean"])
         yield first, piece

@@ -1,4 +1,4 @@
-"""The raw tables of MIMIC-III: found, their headers read, and handed to DuckDB to be streamed."""
+"""The raw tables of MIMIC-III: where they are, their headers, and how DuckDB streams them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _quoted(text: str) -> str:
 
 def locate(folder: Path, origin: str) -> dict[str, RawTable]:
     """Every table that is needed, or an error that says which file or column is not there."""
-    found = {}
+    tables = {}
     for name, wanted in COLUMNS.items():
         path = _file(folder, name, origin)
         columns = _header(path, origin)
@@ -62,8 +62,8 @@ def locate(folder: Path, origin: str) -> dict[str, RawTable]:
                 f"{path} has no column '{missing[0]}' (in either case); its header is {', '.join(columns)}; "
                 f"get it from {origin}"
             )
-        found[name] = RawTable(path, columns)
-    return found
+        tables[name] = RawTable(path, columns)
+    return tables
 
 
 def _file(folder: Path, name: str, origin: str) -> Path:

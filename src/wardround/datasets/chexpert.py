@@ -1,4 +1,4 @@
-"""Chest X-rays: the NIH's ChestX-ray8 (now 14 findings) and Stanford's CheXpert."""
+"""CheXpert: Stanford's chest X-rays."""
 
 from __future__ import annotations
 
@@ -9,51 +9,11 @@ from typing import Literal
 
 import numpy as np
 
+from wardround.datasets.augmentation import SLIGHT_TURN
 from wardround.datasets.base import Task, register
+from wardround.datasets.csv_files import read_table
 from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, ImageParams, Samples
-from wardround.datasets.skin import find_images
-from wardround.datasets.tables import read_table
 from wardround.errors import DataError
-
-SLIGHT_TURN = {"degrees": 5.0}  # no flips: the heart is on the left
-
-
-@register("chestxray8")
-class ChestXray8(ImageFileSource):
-    """Frontal X-rays of 30,805 patients; 14 findings read from the reports by machine.
-
-    Wang et al., "ChestX-ray8: hospital-scale chest X-ray database and benchmarks", CVPR 2017.
-    """
-
-    task = Task.MULTILABEL
-    summary = "NIH chest X-rays: 14 findings"
-    licence = "free use with attribution to the NIH Clinical Center"
-    origin = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
-    layout = "Data_Entry_2017.csv (or Data_Entry_2017_v2020.csv) and the folders images_001 … of .png files"
-    channels = 1
-    shades = GREY_IMAGENET
-    augmentation = SLIGHT_TURN
-    class_names = (
-        "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia",
-        "Infiltration", "Mass", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",
-    )  # fmt: skip
-
-    def samples(self, folder: Path) -> Samples:
-        places = [folder / "Data_Entry_2017.csv", folder / "Data_Entry_2017_v2020.csv"]
-        path = next((place for place in places if place.is_file()), places[0])
-        table = read_table(path, ["Image Index", "Finding Labels", "Patient ID"], self.origin)
-        targets = np.zeros((len(table["Image Index"]), len(self.class_names)), dtype=np.float32)
-        for row, cell in enumerate(table["Finding Labels"]):
-            for finding in cell.split("|"):
-                if finding in self.class_names:
-                    targets[row, self.class_names.index(finding)] = 1
-                elif finding != "No Finding":
-                    raise DataError(
-                        f"{path}: unknown finding {finding!r} in row {row + 1}; known: No Finding, "
-                        f"{', '.join(self.class_names)}"
-                    )
-        names = [name.removesuffix(".png") for name in table["Image Index"]]
-        return Samples(find_images(folder, names, ".png"), targets, table["Patient ID"])
 
 
 @register("chexpert")
@@ -117,7 +77,7 @@ def _image(folder: Path, listed: str) -> Path:
 
 
 def _patient(listed: str, path: Path) -> str:
-    found = re.search(r"patient\d+", listed)
-    if found is None:
+    match = re.search(r"patient\d+", listed)
+    if match is None:
         raise DataError(f"{path}: no patient number in the image path {listed!r}; expected …/patient00001/…")
-    return found.group()
+    return match.group()

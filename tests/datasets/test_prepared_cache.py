@@ -13,7 +13,7 @@ import pytest
 
 from wardround import datasets
 from wardround.datasets.base import Parameters, Task
-from wardround.datasets.preparation import (
+from wardround.datasets.prepared_cache import (
     PreparedSource,
     cache_folder,
     data_root,

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from wardround import datasets
-from wardround.datasets.classics import read_idx
-from wardround.datasets.preparation import prepare
+from wardround.datasets.mnist import read_idx
+from wardround.datasets.prepared_cache import prepare
 from wardround.errors import DataError
 
 
@@ -78,7 +78,7 @@ def test_cifar_is_read_from_its_pickles(cifar, inside):
 
 def test_pickles_of_python_2_are_read(tmp_path):
     """The original files were written by Python 2, with numpy's modules of that time and bytes as text."""
-    from wardround.datasets.classics import _read_batch
+    from wardround.datasets.cifar10 import _read_batch
 
     rows = bytes(range(256)) * 12
     program = (

@@ -1,4 +1,4 @@
-"""Dermoscopy: ISIC 2019 and HAM10000."""
+"""ISIC 2019: dermoscopic images of skin lesions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
+from wardround.datasets.augmentation import ANY_WAY_UP
 from wardround.datasets.base import Task, register
-from wardround.datasets.images import ImageFileSource, ImageParams, Samples
-from wardround.datasets.tables import numbers, read_table
+from wardround.datasets.csv_files import numbers, read_table
+from wardround.datasets.images import ImageFileSource, ImageParams, Samples, find_images
 from wardround.errors import DataError
-
-LOOSE_SKIN = {"degrees": 15.0, "flips": (0, 1)}  # a lesion has no up, down, left or right
 
 
 @register("isic2019")
@@ -32,7 +30,7 @@ class Isic2019(ImageFileSource):
         "ISIC_2019_Training_Input of .jpg files"
     )
     class_names = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
-    augmentation = LOOSE_SKIN
+    augmentation = ANY_WAY_UP
     load_only = frozenset({"augment", "task"})
 
     class Params(ImageParams):
@@ -71,50 +69,3 @@ class Isic2019(ImageFileSource):
         if self.params.task == "multiclass":
             return Task.MULTICLASS, self.class_names, targets
         return Task.BINARY, ("other", "melanoma"), (targets == self.class_names.index("MEL")).astype(np.int64)
-
-
-@register("ham10000")
-class Ham10000(ImageFileSource):
-    """Dermoscopic images of seven diagnoses, several of one lesion among them.
-
-    Tschandl, Rosendahl and Kittler, "The HAM10000 dataset", Scientific Data 5, 2018.
-    """
-
-    task = Task.MULTICLASS
-    summary = "HAM10000 skin lesions: 7 diagnoses"
-    licence = "CC BY-NC 4.0"
-    origin = "https://doi.org/10.7910/DVN/DBW86T"
-    layout = "HAM10000_metadata.csv and the folders HAM10000_images_part_1 and HAM10000_images_part_2 of .jpg files"
-    class_names = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
-    augmentation = LOOSE_SKIN
-
-    class Params(ImageParams):
-        size: int = Field(128, ge=8, le=1024)
-
-    params: Params
-
-    def samples(self, folder: Path) -> Samples:
-        # The archive's own download has no ending; the widespread one has.
-        places = [folder / "HAM10000_metadata.csv", folder / "HAM10000_metadata"]
-        path = next((place for place in places if place.is_file()), places[0])
-        table = read_table(path, ["lesion_id", "image_id", "dx"], self.origin)
-        targets = np.array([self._diagnosis(word, path) for word in table["dx"]])
-        return Samples(
-            paths=find_images(folder, table["image_id"], ".jpg"),
-            targets=targets,
-            units=table["lesion_id"],
-            groups=table.get("dataset"),
-        )
-
-    def _diagnosis(self, word: str, path: Path) -> int:
-        if word not in self.class_names:
-            raise DataError(
-                f"{path}: unknown diagnosis {word!r} in column 'dx'; known: {', '.join(self.class_names)}"
-            )
-        return self.class_names.index(word)
-
-
-def find_images(folder: Path, names: list[str], ending: str) -> list[Path]:
-    """Where each named image lies below the folder; one that is nowhere keeps a path that does not exist."""
-    there = {path.stem: path for path in sorted(folder.rglob(f"*{ending}"))}
-    return [there.get(name, folder / f"{name}{ending}") for name in names]

@@ -3,7 +3,7 @@
 A cache is a folder `<root>/<name>-<key>`, the key a hash of the dataset's options, with a `manifest.json`
 that says what it was made of. It is built under `<root>/.preparing` and moved into place when it is whole:
 what a reader finds is always complete. Bad input leaves nothing behind. After an interruption the finished
-stages (never a half-written file) stay in `.preparing`, and the same command goes on from them.
+stages (never a half-written file) stay in `.preparing`, and the same command resumes from them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MANIFEST, FINGERPRINT = "manifest.json", "fingerprint"
 
 def data_root() -> Path:
     """Where caches live: `$WARDROUND_DATA`, else `wardround` in the user's cache folder."""
-    given = os.environ.get("WARDROUND_DATA")
-    if given:
-        return Path(given).expanduser()
+    root = os.environ.get("WARDROUND_DATA")
+    if root:
+        return Path(root).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "wardround"
 
 
@@ -48,7 +48,7 @@ class Cache:
 
     folder: Path
     facts: dict[str, Any]
-    """What the preparation found worth telling."""
+    """What is worth knowing about it: counts, coverage, what was left out."""
 
     def __truediv__(self, file: str) -> Path:
         return self.folder / file
@@ -105,10 +105,10 @@ class PreparedSource(DatasetSource):
 
 def cache_options(source: PreparedSource) -> dict[str, Any]:
     """The options that decide what is in the cache."""
-    given: dict[str, Any] = source.params.model_dump()
+    options = source.params.model_dump()
     return {
         key: str(value.resolve()) if isinstance(value, Path) else value
-        for key, value in sorted(given.items())
+        for key, value in sorted(options.items())
         if key not in source.load_only
     }
 
@@ -220,22 +220,22 @@ def _fingerprint(source: PreparedSource, folder: Path | None) -> str:
 @contextmanager
 def _workspace(target: Path, fingerprint: str, afresh: bool) -> Iterator[Workspace]:
     """A locked folder to build in. Finished stages survive an interruption, nothing survives bad input."""
-    rooms = target.parent / ".preparing"
-    rooms.mkdir(parents=True, exist_ok=True)
-    room = rooms / target.name
-    with _locked(rooms / f"{target.name}.lock", target.name):
-        if afresh or not room.is_dir() or _read(room / FINGERPRINT) != fingerprint:
-            shutil.rmtree(room, ignore_errors=True)
-            room.mkdir()
-            (room / FINGERPRINT).write_text(fingerprint)
-        for unfinished in room.glob(f"*{UNFINISHED}"):  # a killed process could not clean up
+    preparing = target.parent / ".preparing"
+    preparing.mkdir(parents=True, exist_ok=True)
+    folder = preparing / target.name
+    with _locked(preparing / f"{target.name}.lock", target.name):
+        if afresh or not folder.is_dir() or _read(folder / FINGERPRINT) != fingerprint:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / FINGERPRINT).write_text(fingerprint)
+        for unfinished in folder.glob(f"*{UNFINISHED}"):  # a killed process could not clean up
             unfinished.unlink()
         try:
-            yield Workspace(room)
+            yield Workspace(folder)
         except BaseException as error:
             bad_input = isinstance(error, WardroundError)
-            if bad_input or not any(path.name != FINGERPRINT for path in room.iterdir()):
-                shutil.rmtree(room, ignore_errors=True)
+            if bad_input or not any(path.name != FINGERPRINT for path in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
@@ -276,8 +276,8 @@ def _move_into_place(work: Path, target: Path) -> None:
 
 
 def info(source: DatasetSource | type[DatasetSource], root: Path | None = None) -> dict[str, Any]:
-    """What there is to tell about a dataset; of one with its options also about its cache."""
-    told: dict[str, Any] = {
+    """A dataset's description and options; of one with its options also the state of its cache."""
+    result: dict[str, Any] = {
         "name": source.name,
         "summary": source.summary,
         "task": str(source.task),
@@ -293,7 +293,7 @@ def info(source: DatasetSource | type[DatasetSource], root: Path | None = None) 
     if isinstance(source, PreparedSource):
         folder = cache_folder(source, root)
         prepared = folder.is_dir()
-        told["prepared"] = str(folder) if prepared else None
-        told["command"] = command(source)
-        told["facts"] = _manifest(folder, source)["facts"] if prepared else {}
-    return told
+        result["prepared"] = str(folder) if prepared else None
+        result["command"] = command(source)
+        result["facts"] = _manifest(folder, source)["facts"] if prepared else {}
+    return result

@@ -1,4 +1,4 @@
-"""Anyone's own table."""
+"""Your own table: a CSV file with one row per sample."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 from pydantic import Field
 
 from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
-from wardround.datasets.tables import MISSING, numbers, read_table
-from wardround.datasets.tabular import Table, tabular_dataset
+from wardround.datasets.csv_files import MISSING, numbers, read_table
+from wardround.datasets.preprocessing import Table, tabular_dataset
 from wardround.errors import ConfigError, DataError
 
 MOST_CLASSES = 50
 
 
 @register("csv")
-class OwnTable(DatasetSource):
-    """A comma-separated file (or `.csv.gz`) with a header: one row a sample, one column the label.
+class CsvTable(DatasetSource):
+    """A comma-separated file (or `.csv.gz`) with a header: one row per sample, one column with the label.
 
     Every column is a numeric feature unless it is named otherwise: `label`, `client` (its values become the
     clients of the `natural` partition), `patient` (rows of one patient stay in one split), `categorical`
@@ -69,7 +69,7 @@ class OwnTable(DatasetSource):
         features = [name for name in columns if name not in named]
         if not features and not p.categorical:
             raise DataError(f"{p.file}: no column is left to be a feature beside {', '.join(named)}")
-        advice = "; name the column under `categorical` or `drop`, or mend the cell"
+        advice = "; name the column under `categorical` or `drop`, or fix the cell"
         count = len(targets)
         table = Table(
             numeric={name: numbers(columns[name], name, p.file, advice) for name in features},
