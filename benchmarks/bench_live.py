@@ -29,7 +29,7 @@ import yaml
 from wardround.live.feed import Feed
 
 SHORT = 10
-LOOKS = 25
+POLLS = 25
 PATIENCE = 120.0
 
 
@@ -87,18 +87,18 @@ class Folder:
 
 
 def cost_of_a_round(folder: Folder) -> tuple[float, float]:
-    """Processor milliseconds and bytes of a look after one more round, the whole folder being read already."""
+    """Processor milliseconds and bytes of a poll after one more round, the whole folder being read already."""
     feed = Feed([folder.path])
-    feed.look()
+    feed.poll()
     (run,) = feed.runs.values()
     run.detailed = True
-    while feed.look():
+    while feed.poll():
         pass
     seconds, sizes = [], []
-    for _ in range(LOOKS):
+    for _ in range(POLLS):
         folder.add(1)
         before, start = run.bytes_read, time.process_time()
-        run.look()
+        run.poll()
         seconds.append(time.process_time() - start)
         sizes.append(run.bytes_read - before)
     return 1000 * median(seconds), median(sizes)
@@ -189,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         short, long = (Folder(Path(out) / name, clients, 2 * rounds) for name in ("short", "long"))
         short.add(SHORT)
-        long.add(rounds - LOOKS)
+        long.add(rounds - POLLS)
         bench_server(short, long)
         bench_browser(long)
 

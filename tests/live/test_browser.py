@@ -113,7 +113,7 @@ from pathlib import Path
 from wardround.runs.config import load_config
 from wardround.runs.runner import run
 experiment, out, pauses = map(json.loads, sys.argv[1:])
-run(load_config(experiment), Path(out), lambda told: input() if told.round in pauses else None)
+run(load_config(experiment), Path(out), lambda record: input() if record.round in pauses else None)
 """
 
 

@@ -134,22 +134,22 @@ HEADER = {"x-wardround": "1"}
 
 def test_quarantine_and_release_go_into_the_audit_log(federation):
     client, address, folder = federation
-    told = {"client": "client-1", "reason": "broken scanner"}
-    done = client.post(f"{address}/quarantine", json=told, headers=HEADER)
+    body = {"client": "client-1", "reason": "broken scanner"}
+    done = client.post(f"{address}/quarantine", json=body, headers=HEADER)
     assert done.status_code == 200, done.text
     assert quarantined(folder) == {"client-1": "broken scanner"}
     wait_for(lambda: the_run(client)["quarantined"] == {"client-1": "broken scanner"})
-    again = client.post(f"{address}/quarantine", json=told, headers=HEADER)
+    again = client.post(f"{address}/quarantine", json=body, headers=HEADER)
     assert again.status_code == 409
     assert "already" in again.json()["error"]
-    told["reason"] = "mended"
-    assert client.post(f"{address}/release", json=told, headers=HEADER).status_code == 200
+    body["reason"] = "repaired"
+    assert client.post(f"{address}/release", json=body, headers=HEADER).status_code == 200
     assert quarantined(folder) == {}
     assert verify(folder / "audit.jsonl") == 3
     events = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
     assert [(e["event"], e.get("reason")) for e in events[1:]] == [
         ("quarantined", "broken scanner"),
-        ("released", "mended"),
+        ("released", "repaired"),
     ]
 
 
@@ -157,8 +157,8 @@ def test_actions_need_a_reason_a_client_and_our_own_page(federation):
     client, address, folder = federation
     good = {"client": "client-1", "reason": "broken"}
 
-    def status(told=good, headers=HEADER, action="quarantine", **more):
-        return client.post(f"{address}/{action}", json=told, headers=headers, **more).status_code
+    def status(body=good, headers=HEADER, action="quarantine", **more):
+        return client.post(f"{address}/{action}", json=body, headers=headers, **more).status_code
 
     assert status({"client": "client-1", "reason": "  "}) == 400
     assert status({"client": "client-1"}) == 400
@@ -189,15 +189,20 @@ def test_without_a_token_nothing_can_be_changed(tmp_path, growing):
     assert quarantined(run.path) == {}
 
 
-def test_only_a_federation_has_actions(tmp_path, growing):
-    growing().add(1)
+def test_a_running_simulation_has_actions_and_a_finished_run_has_none(tmp_path, growing):
+    run = growing().add(1)
     with client_of([tmp_path], TOKEN) as client:
         bearer = {"authorization": f"Bearer {TOKEN}", **HEADER}
         found = the_run(client, bearer)
-        refused = client.post(
-            f"/api/runs/{found['id']}/quarantine", json={"client": "client-1", "reason": "x"}, headers=bearer
-        )
+        address = f"/api/runs/{found['id']}"
+        body = {"client": "client-1", "reason": "x"}
+        assert client.post(f"{address}/quarantine", json=body, headers=bearer).status_code == 200
+        assert quarantined(run.path) == {"client-1": "x"}
+        run.finish()
+        refused = client.post(f"{address}/release", json=body, headers=bearer)
         assert refused.status_code == 409
+        assert "this run is finished" in refused.json()["error"]
+    assert quarantined(run.path) == {"client-1": "x"}
 
 
 @pytest.fixture
@@ -232,7 +237,7 @@ def messages(response):
 
 
 @pytest.mark.slow
-def test_a_stream_tells_what_happens_and_goes_on_after_a_break(server, growing):
+def test_a_stream_sends_what_happens_and_continues_after_a_break(server, growing):
     run = growing().add(2)
     name = wait_for(lambda: httpx.get(f"{server}/api/runs").json())[0]["id"]
     with httpx.stream("GET", f"{server}/events", params={"run": name}, timeout=PATIENCE) as response:
@@ -247,9 +252,9 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break(server, growing):
             run.add()
             while True:
                 later, event, data = next(stream)
-                if event == "log" and any(record["kind"] == "cells" for record in data["records"]):
+                if event == "log" and any(record["kind"] == "cells" for record in data["entries"]):
                     break
-            assert [r["round"] for r in data["records"] if r["kind"] == "cells"] == [3]
+            assert [r["round"] for r in data["entries"] if r["kind"] == "cells"] == [3]
             assert not data["reset"]
         slow.close()
     assert later != place
@@ -257,13 +262,13 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break(server, growing):
     with httpx.stream(
         "GET", f"{server}/events", params={"run": name}, headers=headers, timeout=PATIENCE
     ) as r:
-        told = []
+        received = []
         for _, event, data in messages(r):
             if event == "log":
-                told += data["records"]
+                received += data["entries"]
             if event == "clients":
                 break
-    assert [record["round"] for record in told if record["kind"] == "cells"] == [3]
+    assert [record["round"] for record in received if record["kind"] == "cells"] == [3]
 
 
 def test_mistakes_of_the_command_line():
@@ -309,11 +314,11 @@ def test_the_command_prints_its_address_and_ends_cleanly(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
     with taken:
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "wardround", "watch", str(tmp_path), "--port", str(port)],
             capture_output=True,
             text=True,
         )
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"wardround: --port {port}: is in use")
-    assert len(told.stderr.splitlines()) == 1
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"wardround: --port {port}: is in use")
+    assert len(result.stderr.splitlines()) == 1

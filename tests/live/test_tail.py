@@ -14,9 +14,9 @@ def write(path, *numbers, mode="a", end="\n"):
 def numbers(tail):
     found = []
     while True:
-        news = tail.look()
-        found += [line["n"] for line in news.lines]
-        if not news.more:
+        new = tail.poll()
+        found += [line["n"] for line in new.lines]
+        if not new.more:
             return found
 
 
@@ -45,7 +45,7 @@ def test_a_shorter_file_starts_again(tmp_path):
     write(path, 1, 2, 3)
     numbers(tail)
     write(path, 1, 2, mode="w")
-    assert tail.look().restarted
+    assert tail.poll().restarted
     assert numbers(tail) == [1, 2]
 
 
@@ -55,7 +55,7 @@ def test_a_replaced_file_that_grew_past_the_offset_is_noticed(tmp_path):
     numbers(tail)
     write(tmp_path / "new", 7, 8, 9, 10)
     os.replace(tmp_path / "new", path)
-    assert tail.look().restarted
+    assert tail.poll().restarted
     assert numbers(tail) == [7, 8, 9, 10]
 
 
@@ -73,8 +73,8 @@ def test_a_removed_file_starts_again(tmp_path):
     write(path, 1)
     numbers(tail)
     path.unlink()
-    assert tail.look().restarted
-    assert not tail.look().restarted, "said once"
+    assert tail.poll().restarted
+    assert not tail.poll().restarted, "said once"
     write(path, 2)
     assert numbers(tail) == [2]
 
@@ -82,17 +82,17 @@ def test_a_removed_file_starts_again(tmp_path):
 def test_lines_that_are_no_objects_are_counted_not_fatal(tmp_path):
     path, tail = tmp_path / "a.jsonl", Tail(tmp_path / "a.jsonl")
     path.write_bytes(b'{"n": 1}\n[2]\nnot json\n\xff\xfe\n\n{"n": 3}\n')
-    news = tail.look()
-    assert [line["n"] for line in news.lines] == [1, 3]
-    assert news.unreadable == 3
+    new = tail.poll()
+    assert [line["n"] for line in new.lines] == [1, 3]
+    assert new.unreadable == 3
 
 
 def test_long_files_come_in_pieces_and_long_lines_whole(tmp_path):
     path, tail = tmp_path / "a.jsonl", Tail(tmp_path / "a.jsonl")
     write(path, "x" * (2 * CHUNK + 5), *range(100_000))
-    news = tail.look()
-    assert len(news.lines[0]["n"]) == 2 * CHUNK + 5
-    assert news.more
+    new = tail.poll()
+    assert len(new.lines[0]["n"]) == 2 * CHUNK + 5
+    assert new.more
     assert numbers(tail)[-1] == 99_999
 
 

@@ -1,1 +1,1 @@
-"""The live page: run folders are read as they grow, and browsers are told what is new."""
+"""The live page: reads run folders as they grow and streams what is new to browsers."""

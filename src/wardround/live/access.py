@@ -1,8 +1,8 @@
-"""Who may look, and who may act: the host asked for, the token, and where a request comes from.
+"""Who may see the page and who may act on it: host name, token and origin of a request.
 
-Without a token the page is for this machine alone and nothing can be changed by it. A browser on this machine
-can still be led here by a stranger's page: the `Host` it asks for gives such a page away (DNS rebinding), and
-no answer carries a CORS header.
+Without a token only this machine can open the page, and nothing can be changed by it. A page of another site can
+still make a browser on this machine send requests here: its `Host` header gives it away (DNS rebinding), and no
+answer carries a CORS header.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with none, browsers would hide the origin of our own form, too
+    "Referrer-Policy": "same-origin",  # no-referrer would also hide the origin of our own form
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
@@ -41,19 +41,19 @@ def is_loopback(host: str) -> bool:
 
 
 class Access:
-    """The rules of one server."""
+    """Who has access to one server."""
 
     def __init__(self, host: str, token: str | None, names: Iterable[str] = ()) -> None:
         self.token = token
         self.session = secrets.token_urlsafe(32)
-        """What the cookie holds: proof that the token was given, worthless once this server has ended."""
+        """The content of the cookie: proves that the token was entered, and is void once this server has ended."""
         self._names = {host.lower(), "localhost", *(name.lower() for name in names)}
-        self._elsewhere = not is_loopback(host)
-        if self._elsewhere:
+        self._open_to_others = not is_loopback(host)
+        if self._open_to_others:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def knows_host(self, header: str) -> bool:
-        """Is this a name of ours? An address always is (no one can rebind it), a stranger's name never."""
+        """Is this one of our host names? An address always is (it cannot be rebound), an unknown name never."""
         host = _host_of(header)
         if host in self._names:
             return True
@@ -61,19 +61,19 @@ class Access:
             address = ipaddress.ip_address(host)
         except ValueError:
             return False
-        return address.is_loopback or self._elsewhere
+        return address.is_loopback or self._open_to_others
 
-    def is_token(self, given: str) -> bool:
-        """Takes as long for a near miss as for any other."""
-        return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
+    def is_token(self, value: str) -> bool:
+        """Is this the token? Compared in constant time."""
+        return self.token is not None and hmac.compare_digest(value.encode(), self.token.encode())
 
     def admits(self, cookie: str, authorization: str, cookie_name: str) -> bool:
         """May this request see the page? Everything may where there is no token."""
         if self.token is None:
             return True
-        scheme, _, given = authorization.partition(" ")
+        scheme, _, value = authorization.partition(" ")
         if scheme.lower() == "bearer":
-            return self.is_token(given.strip())
+            return self.is_token(value.strip())
         try:
             morsel = SimpleCookie(cookie).get(cookie_name)
         except CookieError:

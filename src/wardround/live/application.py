@@ -1,6 +1,6 @@
-"""The live page as an ASGI application: one page, a stream of events, and an operator's two actions.
+"""The live page as an ASGI application: one page, a stream of events, and the operator's two actions.
 
-Imported only where the extra `live` is there: it needs Starlette.
+Imported only where the extra `live` is installed: it needs Starlette.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wardround.live.stream import Cursor, Hub
 __all__ = ["LivePage"]
 
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-NOT_KEPT = {"Cache-Control": "no-store"}
+NO_STORE = {"Cache-Control": "no-store"}
 MOST_RUNS = 12  # in one stream
 LONGEST_REASON = 400
 LARGEST_BODY = 10_000
@@ -43,11 +43,11 @@ ACTIONS = ("quarantine", "release")
 
 
 class LivePage:
-    """The page for some folders, under some rules of access."""
+    """The page for some folders, and who has access to it."""
 
     def __init__(self, roots: Sequence[Path], access: Access, port: int) -> None:
         self.access = access
-        self.cookie = f"wardround_{port}"  # cookies know no ports: two pages on one machine need two names
+        self.cookie = f"wardround_{port}"  # cookies ignore ports: two pages on one machine need two names
         self.feed = Feed(roots)
         self.hub = Hub(self.feed, secrets.token_hex(4), actions=access.token is not None)
         self.app = Starlette(
@@ -59,7 +59,7 @@ class LivePage:
                 Route("/api/runs", self.runs),
                 Route("/api/runs/{run}/{action}", self.act, methods=["POST"]),
             ],
-            middleware=[Middleware(_Guarded, guard=self.guard)],
+            middleware=[Middleware(_AccessControl, check=self.refuse)],
             lifespan=self._lifespan,
         )
 
@@ -81,42 +81,41 @@ class LivePage:
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def events(self, request: Request) -> Response:
-        """The stream: `run` and `with` name runs (all of it, only curves), `after` where to go on."""
-        asked = request.query_params
-        whole = [run for run in asked.get("run", "").split(",") if run][:MOST_RUNS]
-        curves = [run for run in asked.get("with", "").split(",") if run and run not in whole][:MOST_RUNS]
-        cursor = Cursor.of(self.hub.boot, request.headers.get("last-event-id") or asked.get("after", ""))
+        """The stream: `run` names runs to send whole, `with` those of which only curves, `after` is the cursor."""
+        query = request.query_params
+        whole = [run for run in query.get("run", "").split(",") if run][:MOST_RUNS]
+        curves = [run for run in query.get("with", "").split(",") if run and run not in whole][:MOST_RUNS]
+        cursor = Cursor.of(self.hub.boot, request.headers.get("last-event-id") or query.get("after", ""))
         return StreamingResponse(
             self.hub.stream(cursor, whole, curves),
             media_type="text/event-stream",
-            headers=NOT_KEPT | {"X-Accel-Buffering": "no"},
+            headers=NO_STORE | {"X-Accel-Buffering": "no"},
         )
 
     async def runs(self, request: Request) -> Response:
         """The list of runs for programs."""
         text = f"[{','.join(run.info for run in list(self.feed.runs.values()) if run.info)}]"
-        return Response(text, media_type="application/json", headers=NOT_KEPT)
+        return Response(text, media_type="application/json", headers=NO_STORE)
 
     async def act(self, request: Request) -> Response:
         """Quarantine or release a client."""
         run, action = self.feed.runs.get(request.path_params["run"]), request.path_params["action"]
-        told = await _told(request)
+        action_body = await _read_action(request)
         if run is None or action not in ACTIONS:
             return _refusal(404, "no such run or action")
-        if not run.federation:
-            return _refusal(409, "only the clients of a federation can be set aside")
-        if isinstance(told, str):
-            return _refusal(400, told)
-        if run.names and told["client"] not in {*run.names, *run.quarantined}:
-            return _refusal(404, f"no client {told['client']!r} in this run")
+        if isinstance(action_body, str):
+            return _refusal(400, action_body)
+        client = action_body["client"]
+        if run.names and client not in {*run.names, *run.quarantined}:
+            return _refusal(404, f"no client {client!r} in this run")
         try:
-            await asyncio.to_thread(_act, action, run.path, told)
+            await asyncio.to_thread(_act, action, run.path, client, action_body["reason"])
         except WardroundError as error:
             return _refusal(409, str(error))
-        return JSONResponse({"done": action, "client": told["client"]})
+        return JSONResponse({"done": action, "client": client})
 
     async def login(self, request: Request) -> Response:
-        """The token, once; a cookie from then on."""
+        """Check the token once; a cookie is enough from then on."""
         form = parse_qs((await request.body())[:LARGEST_BODY].decode(errors="replace"))
         return self._enter() if self.access.is_token(form.get("token", [""])[0]) else _html("login.html", 401)
 
@@ -125,8 +124,8 @@ class LivePage:
         response.set_cookie(self.cookie, self.access.session, httponly=True, samesite="lax", path="/")
         return response
 
-    async def guard(self, request: Request) -> Response | None:
-        """What stands in a request's way; None where nothing does."""
+    async def refuse(self, request: Request) -> Response | None:
+        """The answer to a request that is not allowed; None for one that is."""
         path, headers, access = request.url.path, request.headers, self.access
         host, changes = headers.get("host", ""), request.method not in ("GET", "HEAD")
         if not access.knows_host(host):
@@ -144,16 +143,16 @@ class LivePage:
         if not access.admits(headers.get("cookie", ""), headers.get("authorization", ""), self.cookie):
             return _html("login.html", 401) if path == "/" else _refusal(401, "the token is missing or wrong")
         if changes and headers.get("x-wardround") != "1":
-            # A form of another site cannot set a header; a script there may not, without our leave.
+            # A form of another site cannot set a header, and a script there would need our CORS header.
             return _refusal(403, "the header X-Wardround: 1 is missing")
         return None
 
 
-class _Guarded:
-    """Asks `guard` first and puts the security headers on every answer; streams pass through untouched."""
+class _AccessControl:
+    """Asks `check` for a refusal first and puts the security headers on every answer; streams pass unchanged."""
 
-    def __init__(self, app: ASGIApp, guard: Callable[[Request], Awaitable[Response | None]]) -> None:
-        self.app, self.guard = app, guard
+    def __init__(self, app: ASGIApp, check: Callable[[Request], Awaitable[Response | None]]) -> None:
+        self.app, self.check = app, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,19 +165,19 @@ class _Guarded:
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        refusal = await self.guard(Request(scope))
+        refusal = await self.check(Request(scope))
         await (refusal or self.app)(scope, receive, send_with_headers)
 
 
 def _html(name: str, status: int = 200) -> Response:
-    return Response(ASSETS.joinpath(name).read_bytes(), status, media_type="text/html", headers=NOT_KEPT)
+    return Response(ASSETS.joinpath(name).read_bytes(), status, media_type="text/html", headers=NO_STORE)
 
 
 def _refusal(status: int, reason: str) -> Response:
     return JSONResponse({"error": reason}, status)
 
 
-async def _told(request: Request) -> dict[str, str] | str:
+async def _read_action(request: Request) -> dict[str, str] | str:
     """Client and reason of an action, or what is wrong with them."""
     if request.headers.get("content-type", "").split(";")[0] != "application/json":
         return "send JSON"
@@ -197,7 +196,7 @@ async def _told(request: Request) -> dict[str, str] | str:
     return {"client": client, "reason": reason}
 
 
-def _act(action: str, folder: Path, told: dict[str, str]) -> None:
+def _act(action: str, folder: Path, client: str, reason: str) -> None:
     from wardround.runs import quarantine
 
-    {"quarantine": quarantine.quarantine, "release": quarantine.release}[action](folder, **told)
+    {"quarantine": quarantine.quarantine, "release": quarantine.release}[action](folder, client, reason)

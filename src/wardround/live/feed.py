@@ -1,4 +1,4 @@
-"""All runs below some folders, read by one thread, however many browsers look at them."""
+"""All runs below some folders, read by one thread for all browsers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wardround.live.run import RunFeed
 
 __all__ = ["Feed"]
 
-SIGNS = {"config.yaml", "rounds.jsonl", "audit.jsonl"}  # any of these makes a folder a run
-SKIPPED = {"mlflow-artefacts", "wandb"}  # in which trackers keep copies of runs
-POLL = 0.4  # seconds between two looks at what grows
-SEARCH = 2.0  # seconds between two searches for new runs, and between looks at runs that came to an end
+RUN_FILES = {"config.yaml", "rounds.jsonl", "audit.jsonl"}  # any of these makes a folder a run
+SKIPPED = {"mlflow-artefacts", "wandb"}  # folders in which trackers keep copies of runs
+POLL = 0.4  # seconds between two polls of unfinished runs
+SEARCH = 2.0  # seconds between two searches for new runs, and between two polls of runs that have ended
 ENDED = ("finished", "failed", "stopped")
-SAID = {"aggregator.name", "attack.name", "attack.fraction", "seed", "name"}
+IN_LABEL = {"aggregator.name", "attack.name", "attack.fraction", "seed", "name"}
 
 
 class Feed:
@@ -30,56 +30,58 @@ class Feed:
         self.runs: dict[str, RunFeed] = {}
         self.version = 0
         self.published = 0
-        """The version whose changes are all made: readers in other threads go by this one."""
+        """The last complete version: readers in other threads use this one."""
         self.gone: dict[str, int] = {}
-        """Runs whose folder was removed, and the version since which it is."""
-        self._wanted = threading.Event()
+        """Runs whose folder was removed, and the version in which that was noticed."""
+        self._woken = threading.Event()
         self._stop = threading.Event()
         self._searched = 0.0
         self._labelled: dict[str, Any] = {}
         self._thread: threading.Thread | None = None
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Read from now on, in a thread of its own; `changed` is called there after every change."""
-        self._thread = threading.Thread(target=self._go_on, args=(changed,), name="feed", daemon=True)
+        """Start to read in a thread of its own; `changed` is called there after every change."""
+        self._thread = threading.Thread(
+            target=self._read_until_stopped, args=(changed,), name="feed", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stop.set()
-        self._wanted.set()
+        self._woken.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
 
-    def want(self, run: str) -> None:
-        """Somebody looks at this run: read its clients' lines too."""
+    def read_details(self, run: str) -> None:
+        """Read the clients' lines of this run, too: somebody looks at it."""
         if run in self.runs and not self.runs[run].detailed:
             self.runs[run].detailed = True
-            self._wanted.set()
+            self._woken.set()
 
-    def _go_on(self, changed: Callable[[], None]) -> None:
+    def _read_until_stopped(self, changed: Callable[[], None]) -> None:
         while not self._stop.is_set():
             before = self.published
-            more = self.look()
+            more = self.poll()
             if self.published != before:
                 changed()
             if not more:
-                self._wanted.wait(POLL)
-                self._wanted.clear()
+                self._woken.wait(POLL)
+                self._woken.clear()
 
-    def look(self) -> bool:
-        """One turn: find new runs, read a piece of every run that has news; True where there is more."""
+    def poll(self) -> bool:
+        """Find new runs and read a piece of every run that has grown; True where there is more to read."""
         now, first = time.monotonic(), not self._searched
         searching = first or now - self._searched >= SEARCH
         if searching:
             self._searched = now
             self._search()
-            if first and self.runs:  # what the page will show first is there when somebody opens it
-                self.want(max(self.runs.values(), key=lambda run: run.path.stat().st_mtime).id)
+            if first and self.runs:  # the run that the page shows first is read before somebody opens it
+                self.read_details(max(self.runs.values(), key=lambda run: run.path.stat().st_mtime).id)
         more = False
         for run in list(self.runs.values()):
             if searching or run.detailed or run.summary is None or run.summary.status not in ENDED:
-                changed, unread = run.look()
+                changed, unread = run.poll()
                 more |= unread
                 if changed:
                     self._describe(run)
@@ -89,17 +91,17 @@ class Feed:
         return more
 
     def _describe(self, run: RunFeed) -> None:
-        """The run has news; its line in the list may have changed too."""
+        """The run has changed; its line in the list may have changed, too."""
         info = json.dumps(run.describe(), separators=(",", ":"))
         self.version += 1
         if info != run.info:
             run.info, run.version = info, self.version
 
     def _search(self) -> None:
-        found = {path: name for root in self.roots for path, name in _run_folders(root)}
+        folders = {path: name for root in self.roots for path, name in _run_folders(root)}
         known = {run.path: run for run in self.runs.values()}
-        new = [RunFeed(path, name) for path, name in found.items() if path not in known]
-        lost = [run for path, run in known.items() if path not in found]
+        new = [RunFeed(path, name) for path, name in folders.items() if path not in known]
+        lost = [run for path, run in known.items() if path not in folders]
         for run in lost:
             self.version += 1
             del self.runs[run.id]
@@ -110,24 +112,28 @@ class Feed:
             self._describe(run)
 
     def _label(self) -> None:
-        """Name every run by its rule, attack and seed, and by what else tells it apart from the others."""
+        """Label every run by its rule, attack and seed, and by the other parameters in which it differs."""
         flat = {run.id: _flat(run.config) for run in self.runs.values()}
         values: dict[tuple[str, Any], set[str]] = {}
         for config in flat.values():
             for key, value in config.items():
-                values.setdefault((key, _rivals(config, key)), set()).add(repr(value))
-        telling = {
-            run: [key for key in config if key not in SAID and len(values[key, _rivals(config, key)]) > 1]
+                values.setdefault((key, _compared_with(config, key)), set()).add(repr(value))
+        differing = {
+            run: [
+                key
+                for key in config
+                if key not in IN_LABEL and len(values[key, _compared_with(config, key)]) > 1
+            ]
             for run, config in flat.items()
         }
         for run in self.runs.values():
-            run.label = _label(flat[run.id], telling[run.id], run.federation) or run.name
+            run.label = _label(flat[run.id], differing[run.id], run.federation) or run.name
             self._describe(run)
         self._labelled = {run.id: run.config for run in self.runs.values()}
 
     @property
     def waiting(self) -> list[str]:
-        """Folders given that are not there yet, or hold no run yet."""
+        """Folders to watch that do not exist yet, or hold no run yet."""
         paths = [run.path for run in list(self.runs.values())]
         without = [
             root for root in self.roots if not any(path.is_relative_to(root.resolve()) for path in paths)
@@ -140,7 +146,7 @@ class Feed:
 def _run_folders(root: Path) -> Iterator[tuple[Path, str]]:
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
-        if not SIGNS.isdisjoint(files):
+        if not RUN_FILES.isdisjoint(files):
             folders.clear()  # a run holds no runs
             path = Path(folder).resolve()
             name = os.path.relpath(folder, root)
@@ -158,13 +164,13 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _rivals(config: dict[str, Any], key: str) -> Any:
-    """Whom a parameter tells a run apart from: those with the same member in that section (rule, attack, …)."""
+def _compared_with(config: dict[str, Any], key: str) -> Any:
+    """Among which runs a parameter is compared: those with the same member in that section (rule, attack, …)."""
     section, _, parameter = key.partition(".")
     return config.get(f"{section}.name") if parameter and parameter != "name" else None
 
 
-def _label(values: dict[str, Any], telling: Sequence[str], federation: bool) -> str:
+def _label(values: dict[str, Any], differing: Sequence[str], federation: bool) -> str:
     if not values:
         return ""
     parts = [str(values.get("aggregator.name", ""))]
@@ -172,8 +178,8 @@ def _label(values: dict[str, Any], telling: Sequence[str], federation: bool) -> 
     if attack and attack != "none":
         share = values.get("attack.fraction")
         parts.append(f"{attack} {100 * share:.0f} %" if isinstance(share, float) else str(attack))
-    elif not federation:  # of which nobody can say that
+    elif not federation:  # where nobody knows who attacks
         parts.append("clean")
-    parts += [f"{key.split('.')[-1]} {values[key]}" for key in telling if values.get(key) is not None]
+    parts += [f"{key.split('.')[-1]} {values[key]}" for key in differing if values.get(key) is not None]
     parts.append(f"seed {values.get('seed')}")
     return " · ".join(part for part in parts if part)

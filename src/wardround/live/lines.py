@@ -1,4 +1,4 @@
-"""Records from lines that nobody has checked: what is malformed in a line is left out."""
+"""Records from unchecked lines: malformed parts of a line are left out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One run as browsers see it: an append-only log of small JSON records, and what is true right now.
+"""One run as browsers see it: an append-only log of small JSON entries, and its present state.
 
-A record is made once, from the lines that are new, and kept as text: telling one more browser, or telling
-all of them one more round, costs nothing but the bytes.
+An entry is made once, from new lines, and kept as text: one more browser, or one more round for all of them,
+costs nothing but the bytes.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from typing import Any, NamedTuple
 import yaml
 
 from wardround.errors import DataError
-from wardround.live.happenings import Happening, of_audit, of_clients, of_round, of_summary
+from wardround.live.events import Event, audit_events, client_events, round_events, summary_events
 from wardround.live.lines import LONGEST_NAME, read_client, read_round, read_summary
-from wardround.live.reasons import Peers, columns_of, number, why
-from wardround.live.tail import News, Tail
+from wardround.live.reasons import Peers, columns_of, explain, number, reason_code, rule_reasons
+from wardround.live.tail import NewLines, Tail
 from wardround.records import ClientRecord, Summary, check_schema
 
-__all__ = ["LONGEST_NAME", "MARKS", "Record", "RunFeed", "Told"]
+__all__ = ["LONGEST_NAME", "MARKS", "Entry", "RunFeed", "RunLog"]
 
-RECENT = 12  # rounds that the time a round takes is estimated from
-MARKS = {"fine": "0", "flagged": "1", "dropped": "2", "set aside": "3", "no verdict": "-"}
+RECENT = 12  # rounds from which the time per round is estimated
+MARKS = {"fine": "0", "flagged": "1", "dropped": "2", "quarantined": "3", "no flags": "-"}
+OPERATOR = ("quarantined", "released")  # audit events that a simulation has, too
 
 
-class Record(NamedTuple):
-    """A piece of the log: its kind, and its JSON text."""
+class Entry(NamedTuple):
+    """An entry of the log: its kind, and its JSON text."""
 
     kind: str
     text: str
 
 
 class Row(NamedTuple):
-    """What is known of a client now, and in which turn that was learnt."""
+    """The present state of a client, and in which poll it changed."""
 
     turn: int
     text: str
 
 
-class Told:
-    """What was told of a run since it was last started: replaced as a whole when it starts again."""
+class RunLog:
+    """What browsers can read of a run since it was last started: replaced as a whole when it starts again."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.log: list[Record] = []
+        self.entries: list[Entry] = []
         self.rows: dict[int, Row] = {}
         self.turn = 0
+        """Grows by 1 with every poll."""
         self.ready = (0, 0)
-        """Records and turns that are complete: readers in other threads go no further than this."""
+        """Entries and turns that are complete: readers in other threads read no further than this."""
 
 
 class RunFeed:
-    """Reads one run folder. `look` belongs to one thread; `told` and `info` may be read by any."""
+    """Reads one run folder. `poll` belongs to one thread; `log` and `info` may be read by any."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -65,19 +67,19 @@ class RunFeed:
         self.label = name
         self.config: dict[str, Any] = {}
         self.detailed = False
-        """Are the clients' lines wanted? Those of hundreds of runs that nobody looks at are not read."""
+        """Whether the clients' lines are read, too: not for the hundreds of runs that nobody looks at."""
         self.info = ""
-        """The run in a line, as JSON text; `version` is the feed's when it last changed."""
+        """The run's line in the list of runs, as JSON text; `version` is the feed's when it last changed."""
         self.version = 0
-        self.told = Told(0)
+        self.log = RunLog(0)
         self._rounds, self._clients, self._audit = (
             Tail(path / file) for file in ("rounds.jsonl", "clients.jsonl", "audit.jsonl")
         )
         self._stats: dict[str, tuple[int, int, int]] = {}
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
-        """Everything that came from lines."""
+    def _clear(self) -> None:
+        """Forget everything that was read from the folder."""
         self.names: dict[str, int] = {}
         self.quarantined: dict[str, str] = {}
         self.seen: dict[str, float] = {}
@@ -94,49 +96,54 @@ class RunFeed:
         self._flagged: set[str] = set()
         self._audited: int | None = None
         self._norms: dict[str, float | None] = {}
-        """Of updates, as the audit log tells them: not every rule does."""
+        """Of updates, from the audit log: not every rule has them among its columns."""
         self._received: dict[str, int] = {}
-        """The last round in which a federation's client sent something: silent ones have a line, too."""
+        """The last round in which a client of a federation sent something: silent ones have a line, too."""
         self._counts: dict[int, list[int]] = {}
         self._latest: dict[int, tuple[ClientRecord, str, Peers]] = {}
+        self._reasons: Mapping[int, str] | None = None
         self._stats = {}
 
     @property
     def bytes_read(self) -> int:
-        """How much of the line files was read so far."""
+        """How many bytes of the line files were read so far."""
         return self._rounds.bytes_read + self._clients.bytes_read + self._audit.bytes_read
 
-    def look(self) -> tuple[bool, bool]:
-        """Read what is new. Returns whether anything was, and whether there is more to read at once."""
-        news = [self._rounds.look(), self._audit.look(), self._clients.look() if self.detailed else News()]
-        if any(part.restarted for part in news):
-            self._start_over()
+    def poll(self) -> tuple[bool, bool]:
+        """Read what is new.
+
+        Returns:
+            Whether anything was new, and whether there is more to read right now.
+        """
+        new = [self._rounds.poll(), self._audit.poll(), self._clients.poll() if self.detailed else NewLines()]
+        if any(part.restarted for part in new):
+            self._restart()
             return True, True
-        self.told.turn += 1
-        changed = self._take_files()
-        rounds, audit, clients = news
-        self.unreadable += sum(part.unreadable for part in news)
-        self._take_rounds(rounds.lines)
-        self._take_audit(audit.lines)
-        self._take_clients(clients.lines)
+        self.log.turn += 1
+        changed = self._read_files()
+        rounds, audit, clients = new
+        self.unreadable += sum(part.unreadable for part in new)
+        self._read_rounds(rounds.lines)
+        self._read_audit(audit.lines)
+        self._read_clients(clients.lines)
         self._emit_clients(all_there=not clients.more and not rounds.more)
         self._emit_rows()
-        self.told.ready = (len(self.told.log), self.told.turn)
-        more = any(part.more for part in news)
-        return changed or more or any(part.lines or part.unreadable for part in news), more
+        self.log.ready = (len(self.log.entries), self.log.turn)
+        more = any(part.more for part in new)
+        return changed or more or any(part.lines or part.unreadable for part in new), more
 
-    def _start_over(self) -> None:
-        """The run was started anew, or went on from an earlier round: what was told no longer holds."""
+    def _restart(self) -> None:
+        """The run was started again or resumed from an earlier round: what was read no longer holds."""
         before = self.round
         for tail in (self._rounds, self._clients, self._audit):
-            tail.begin_again()
-        self._begin()
-        self.told = Told(self.told.generation + 1)
+            tail.reset()
+        self._clear()
+        self.log = RunLog(self.log.generation + 1)
         if before:
-            self._tell([Happening("resumed", "the run's files were cut or replaced: it was started again")])
+            self._add_events([Event("resumed", "the run's files were cut or replaced: it was started again")])
 
-    def _take_files(self) -> bool:
-        """The two files that are replaced whole."""
+    def _read_files(self) -> bool:
+        """Read config.yaml and summary.json, which are replaced as a whole."""
         changed = False
         if self._replaced("config.yaml"):
             changed = True
@@ -145,12 +152,14 @@ class RunFeed:
             except (OSError, yaml.YAMLError):
                 loaded = None
             self.config = loaded if isinstance(loaded, dict) else {}
+            self.federation = self.federation or "federation" in self.config
+            self._reasons = None
             record = _mapping(self.config.get("record"))
             try:
                 check_schema(record, self.path / "config.yaml")
             except DataError as error:  # show what can be read of it, and say why it may be wrong
-                self._tell([Happening("schema", str(error))])
-            self._name(_mapping(record.get("clients")))
+                self._add_events([Event("schema", str(error))])
+            self._add_names(_mapping(record.get("clients")))
         if self._replaced("summary.json"):
             changed = True
             try:
@@ -158,7 +167,7 @@ class RunFeed:
             except (OSError, ValueError):
                 loaded = None
             self.summary = read_summary(loaded)
-            self._tell(of_summary(self.summary))
+            self._add_events(summary_events(self.summary))
         return changed
 
     def _replaced(self, file: str) -> bool:
@@ -171,7 +180,7 @@ class RunFeed:
         self._stats[file] = now
         return now != before
 
-    def _take_rounds(self, lines: Sequence[dict[str, Any]]) -> None:
+    def _read_rounds(self, lines: Sequence[dict[str, Any]]) -> None:
         if not lines:
             return
         if self._written and self._rounds.modified > self._written:
@@ -200,12 +209,12 @@ class RunFeed:
                 "seconds": round(seconds, 4),
             }
             self._append(entry | ({} if spent is None else {"epsilon": spent}))
-            self._tell(of_round(record, self.config))
+            self._add_events(round_events(record, self.config))
 
-    def _take_audit(self, lines: Sequence[dict[str, Any]]) -> None:
+    def _read_audit(self, lines: Sequence[dict[str, Any]]) -> None:
         for line in lines:
-            self.federation = True
             client, event, time = line.get("client"), line.get("event"), number(line.get("time"))
+            self.federation = self.federation or event not in OPERATOR
             if event == "received":
                 for name, sent in _mapping(line.get("clients")).items():
                     self.seen[name[:LONGEST_NAME]] = time or 0.0
@@ -220,12 +229,12 @@ class RunFeed:
                     self.quarantined.pop(client, None)
                 elif time is not None and event == "joined":
                     self.seen[client] = time
-            # An operator's action names no round: it belongs to the one that the log had come to.
+            # An operator's action names no round: it belongs to the last round in the log.
             if isinstance(line.get("round"), int):
                 self._audited = line["round"]
-            self._tell(of_audit(line, self._audited))
+            self._add_events(audit_events(line, self._audited))
 
-    def _take_clients(self, lines: Sequence[dict[str, Any]]) -> None:
+    def _read_clients(self, lines: Sequence[dict[str, Any]]) -> None:
         for line in lines:
             record = read_client(line)
             if record is None:
@@ -234,7 +243,7 @@ class RunFeed:
                 self._waiting.setdefault(record.round, []).append(record)
 
     def _emit_clients(self, all_there: bool) -> None:
-        """Tell the rounds whose lines are complete: a later round has begun, or the round has its own line."""
+        """Publish the rounds whose lines are complete: a later round has begun, or the round has its own line."""
         if not self._waiting:
             return
         last = max(self._waiting)
@@ -243,22 +252,22 @@ class RunFeed:
                 self._emit_round(number_, self._waiting.pop(number_))
 
     def _emit_round(self, round_: int, clients: list[ClientRecord]) -> None:
-        self._name([record.client for record in clients])
+        self._add_names([record.client for record in clients])
         places = [self.names[record.client] for record in clients]
         peers = Peers([record for record in clients if not record.flag and record.status == "ok"])
         whole = places == list(range(len(self.names)))
         scores = ",".join(_digits(record.score) for record in clients)
         weights = ",".join(_digits(record.weight) for record in clients)
         marks = "".join(_mark(record) for record in clients)
-        self.told.log.append(
-            Record(
+        self.log.entries.append(
+            Entry(
                 "cells",
                 f'{{"kind":"cells","round":{round_},"clients":{"null" if whole else json.dumps(places)},'
                 f'"scores":[{scores}],"weights":[{weights}],"marks":"{marks}"}}',
             )
         )
-        told, self._flagged = of_clients(round_, clients, self._flagged)
-        self._tell(told)
+        events, self._flagged = client_events(round_, clients, self._flagged)
+        self._add_events(events)
         for place, record, mark in zip(places, clients, marks, strict=True):
             counts = self._counts.setdefault(place, [0, 0])
             counts[0] += 1
@@ -266,32 +275,37 @@ class RunFeed:
             self._latest[place] = (record, mark, peers)
 
     def _emit_rows(self) -> None:
-        """Of the rounds that were read in this turn, each client's last: the table shows no other."""
+        """Publish each client's last record of this turn: the table shows no other."""
         for place, (record, mark, peers) in self._latest.items():
             if "norm" not in record.columns:
                 norm = self._norms.get(record.client)
                 record = replace(record, columns={**record.columns, "norm": norm})
             last = self._received.get(record.client, record.round)
-            row = _row(place, record, last, mark, why(record, peers), self._counts[place])
-            self.told.rows[place] = Row(self.told.turn, row)
+            row = _row(place, record, last, mark, self._explain(record, peers), self._counts[place])
+            self.log.rows[place] = Row(self.log.turn, row)
         self._latest.clear()
 
-    def _name(self, clients: Sequence[str] | Mapping[str, Any]) -> None:
-        """Number the clients that are new, in the order in which they turn up."""
+    def _explain(self, record: ClientRecord, peers: Peers) -> str:
+        if self._reasons is None and record.flag and reason_code(record):
+            self._reasons = rule_reasons(self.config)
+        return explain(record, peers, self._reasons or {})
+
+    def _add_names(self, clients: Sequence[str] | Mapping[str, Any]) -> None:
+        """Number new clients in the order in which they appear."""
         new = [name for name in map(str, clients) if name not in self.names]
         if new:
             self._append({"kind": "names", "from": len(self.names), "names": new})
             self.names |= {name: len(self.names) + place for place, name in enumerate(new)}
 
-    def _append(self, record: dict[str, Any]) -> None:
-        self.told.log.append(Record(record["kind"], json.dumps(record, separators=(",", ":"))))
+    def _append(self, entry: dict[str, Any]) -> None:
+        self.log.entries.append(Entry(entry["kind"], json.dumps(entry, separators=(",", ":"))))
 
-    def _tell(self, happenings: Sequence[Happening]) -> None:
-        for happening in happenings:
-            self._append({"kind": "event", **happening.plain()})
+    def _add_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._append({"kind": "event", **event.plain()})
 
     def describe(self) -> dict[str, Any]:
-        """The run in a line: what the list of runs shows."""
+        """What the list of runs shows of the run."""
         attack = _mapping(_mapping(self.config.get("record")).get("attack"))
         dp = _mapping(_mapping(self.config.get("privacy")).get("dp"))
         section = _mapping(self.config.get("attack"))
@@ -320,9 +334,9 @@ class RunFeed:
         }
 
     def _seconds_per_round(self) -> float | None:
-        """By the clock between rounds where some were watched, else by what the rounds say of themselves."""
-        told = self._waits if len(self._waits) >= 3 else self._seconds
-        return round(median(told), 4) if told else None
+        """Measured between rounds where some were watched, otherwise from the seconds in their lines."""
+        seconds = self._waits if len(self._waits) >= 3 else self._seconds
+        return round(median(seconds), 4) if seconds else None
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -333,16 +347,16 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _digits(value: Any) -> str:
-    """Four digits are more than a colour shows."""
+    """Four digits: more than a colour can show."""
     known = number(value)
     return "null" if known is None else f"{known:.4g}"
 
 
 def _mark(record: ClientRecord) -> str:
     if record.status != "ok":
-        return MARKS["set aside" if record.status == "quarantined" else "dropped"]
+        return MARKS["quarantined" if record.status == "quarantined" else "dropped"]
     if record.flag is None:
-        return MARKS["no verdict"]
+        return MARKS["no flags"]
     return MARKS["flagged" if record.flag else "fine"]
 
 

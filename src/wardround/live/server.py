@@ -22,7 +22,7 @@ def watch(
     names: Sequence[str] = (),
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve the page for these folders; `ready` is told its address."""
+    """Serve the page for these folders; `ready` is called with its address."""
     require("starlette", "live")
     uvicorn = require("uvicorn", "live")
     if token is not None and not token.strip():
@@ -39,7 +39,7 @@ def watch(
 
         class Server(uvicorn.Server):  # type: ignore[name-defined, misc]
             def handle_exit(self, sig: int, frame: Any) -> None:
-                page.hub.close()  # or the open streams would keep the server waiting
+                page.hub.close()  # otherwise the open streams would keep the server waiting
                 super().handle_exit(sig, frame)
 
         config = uvicorn.Config(

@@ -1,6 +1,6 @@
-"""Server-sent events: each browser has a cursor, takes what is new behind it, and may be as slow as it likes.
+"""Server-sent events: each browser has a cursor and reads what is new behind it, at its own speed.
 
-The cursor is the event's id, so a browser that lost its connection says where it was and goes on from there.
+The cursor is the event's id, so a browser that lost its connection sends it and continues from there.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 from wardround.live.feed import Feed
 
-__all__ = ["Cursor", "Hub", "news"]
+__all__ = ["Cursor", "Hub", "new_messages"]
 
-HEARTBEAT = 15.0  # seconds of silence after which a sign of life is sent, or a lost browser found out
-BATCH = 100  # records a message: the page paints while the rest is on its way
+HEARTBEAT = 15.0  # seconds without news after which a comment is sent, which also detects a lost browser
+BATCH = 100  # entries per message: the page draws while the rest is on its way
 PLACE = re.compile(r"([0-9a-f]{12}):(\d{1,15})\.(\d{1,15})\.(\d{1,15})")
 
 
 @dataclass
 class Cursor:
-    """How far a browser is: the version of the list of runs, and a place in each run's log.
+    """How far a browser has read: the version of the list of runs, and a place in each run's log.
 
     >>> Cursor.of("boot", "boot.7;0123456789ab:0.12.3").text
     'boot.7;0123456789ab:0.12.3'
@@ -37,13 +37,13 @@ class Cursor:
 
     @classmethod
     def of(cls, boot: str, text: str) -> Cursor:
-        """Read it; one of another server, or no cursor at all, stands at the beginning."""
+        """Parse a cursor; one of another server, or an invalid one, stands at the beginning."""
         head, *places = text.split(";")
-        told_boot, _, version = head.rpartition(".")
-        if told_boot != boot or not version.isdigit():
+        cursor_boot, _, version = head.rpartition(".")
+        if cursor_boot != boot or not version.isdigit():
             return cls(boot)
-        found = [match for place in places if (match := PLACE.fullmatch(place))]
-        return cls(boot, int(version), {m[1]: (int(m[2]), int(m[3]), int(m[4])) for m in found})
+        matches = [match for place in places if (match := PLACE.fullmatch(place))]
+        return cls(boot, int(version), {m[1]: (int(m[2]), int(m[3]), int(m[4])) for m in matches})
 
     @property
     def text(self) -> str:
@@ -52,7 +52,7 @@ class Cursor:
 
 
 class Hub:
-    """Wakes the streams when the feed has news, and ends them when the server stops."""
+    """Wakes the streams when the feed has changed, and ends them when the server stops."""
 
     def __init__(self, feed: Feed, boot: str, actions: bool) -> None:
         self.feed, self.boot, self.actions = feed, boot, actions
@@ -61,7 +61,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to read; called in the server's loop."""
+        """Start reading; called in the server's event loop."""
         self._loop = asyncio.get_running_loop()
         self.feed.start(self.wake)
 
@@ -71,7 +71,7 @@ class Hub:
         self.wake()
 
     def stop(self) -> None:
-        """End the streams and read no more."""
+        """End the streams and stop reading."""
         self.close()
         self.feed.stop()
 
@@ -87,13 +87,13 @@ class Hub:
     async def stream(
         self, cursor: Cursor, detailed: Sequence[str], curves: Sequence[str]
     ) -> AsyncIterator[str]:
-        """Everything behind the cursor, then whatever comes."""
+        """Everything behind the cursor, then everything new as it comes."""
         for run in detailed:
-            self.feed.want(run)
+            self.feed.read_details(run)
         yield "retry: 1500\n\n"
         while not self.closing:
             changed = self._changed
-            for message in news(self.feed, cursor, detailed, curves, self.actions):
+            for message in new_messages(self.feed, cursor, detailed, curves, self.actions):
                 yield message
             try:
                 async with asyncio.timeout(HEARTBEAT):
@@ -102,7 +102,7 @@ class Hub:
                 yield ": still here\n\n"
 
 
-def news(
+def new_messages(
     feed: Feed, cursor: Cursor, detailed: Sequence[str], curves: Sequence[str], actions: bool
 ) -> Iterator[str]:
     """Messages that bring a browser from its cursor to now; the cursor moves along."""
@@ -125,28 +125,28 @@ def news(
             yield _message("runs", f'{head[:-1]},"runs":[{",".join(infos)}]}}', cursor)
         cursor.version = version
     for run in (*detailed, *curves):
-        yield from _news_of_run(feed, cursor, run, whole=run in detailed)
+        yield from _messages_of_run(feed, cursor, run, whole=run in detailed)
 
 
-def _news_of_run(feed: Feed, cursor: Cursor, run: str, whole: bool) -> Iterator[str]:
+def _messages_of_run(feed: Feed, cursor: Cursor, run: str, whole: bool) -> Iterator[str]:
     if run not in feed.runs:
         return
-    told = feed.runs[run].told
-    (ready, turn), log = told.ready, told.log
+    log = feed.runs[run].log
+    ready, turn = log.ready
     generation, place, seen = cursor.places.get(run, (-1, 0, 0))
-    reset = generation != told.generation or place > ready
+    reset = generation != log.generation or place > ready
     if reset:
-        generation, place, seen = told.generation, 0, 0
+        generation, place, seen = log.generation, 0, 0
     while place < ready or reset:
-        batch = log[place : min(place + BATCH, ready)]
-        records = [record.text for record in batch if whole or record.kind == "round"]
+        batch = log.entries[place : min(place + BATCH, ready)]
+        entries = [entry.text for entry in batch if whole or entry.kind == "round"]
         place += len(batch)
         cursor.places[run] = (generation, place, seen)
-        if records or reset:
+        if entries or reset:
             head = f'"run":"{run}","generation":{generation},"reset":{str(reset).lower()},"whole":{str(whole).lower()}'
-            yield _message("log", f'{{{head},"records":[{",".join(records)}]}}', cursor)
+            yield _message("log", f'{{{head},"entries":[{",".join(entries)}]}}', cursor)
         reset = False
-    rows = [row.text for row in list(told.rows.values()) if row.turn > seen] if whole else []
+    rows = [row.text for row in list(log.rows.values()) if row.turn > seen] if whole else []
     cursor.places[run] = (generation, place, turn)
     if rows:
         yield _message("clients", f'{{"run":"{run}","rows":[{",".join(rows)}]}}', cursor)

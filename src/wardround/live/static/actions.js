@@ -2,7 +2,7 @@
 import { $, say } from "./dom.js";
 
 const WORDS = {
-  quarantine: ["Quarantine", "Its weight is 0 from the next round until it is released."],
+  quarantine: ["Quarantine", "Its weight is 0 from the next round on, until it is released."],
   release: ["Release", "It takes part again from the next round on."],
 };
 
@@ -26,7 +26,7 @@ export class Actions {
 
   async go() {
     const reason = $("action-reason").value.trim();
-    if (!reason) { say("action-error", "Say why."); return; }
+    if (!reason) { say("action-error", "Give a reason."); return; }
     $("action-go").disabled = true;
     try {
       const answer = await fetch(`/api/runs/${this.run}/${this.action}`, {
@@ -34,9 +34,9 @@ export class Actions {
         headers: { "Content-Type": "application/json", "X-Wardround": "1" },
         body: JSON.stringify({ client: this.client, reason }),
       });
-      const told = await answer.json();
+      const result = await answer.json();
       if (answer.ok) this.dialog.close();
-      else say("action-error", told.error);
+      else say("action-error", result.error);
     } catch {
       say("action-error", "The server does not answer.");
     } finally {

@@ -1,4 +1,4 @@
-// The page: what is chosen, and what is drawn when something changed.
+// The page: keeps what the reader has selected, and draws what has changed.
 import { Actions } from "./actions.js";
 import { Curves, PALETTE } from "./curves.js";
 import { $, attribute, element, say } from "./dom.js";
@@ -22,11 +22,11 @@ clientTable.redraw = heat.redraw = () => { dirty = true; };
 
 function note(kind) {
   dirty = true;
-  if (kind === "runs") settle();
+  if (kind === "runs") selectRuns();
 }
 
-// Choose a run where none is chosen (the one that was written last), and the curves beside it.
-function settle() {
+// Select a run where none is selected (the one that was written last), and the curves beside it.
+function selectRuns() {
   const runs = [...stream.runs.values()];
   if (!stream.runs.has(selected)) selected = runs.filter((run) => run.status === "running").concat(runs).sort((a, b) => (b.status === "running") - (a.status === "running") || (b.written ?? 0) - (a.written ?? 0))[0]?.id ?? null;
   if (untouched) compared = new Set(runs.slice(0, MOST_CURVES).map((run) => run.id));
@@ -72,7 +72,7 @@ function draw() {
   clientTable.draw(data, info, now, stream.actions, $("only-flagged").checked);
 }
 
-// What changes with the clock alone.
+// Everything that changes with the clock alone.
 function drawClock() {
   const info = stream.runs.get(selected), now = stream.now();
   if (!info) return;
@@ -99,24 +99,24 @@ function tiles(info, data, now) {
   say("rounds-all", info.rounds ? ` of ${info.rounds}` : "");
   $("progress").value = info.rounds ? info.round / info.rounds : 0;
   attribute($("state"), "data-state", state);
-  say("state", state === "waiting" ? "waiting" : state);
-  say("state-note", info.reason ?? (state === "silent" ? `nothing new for ${duration(now - info.written)}; it may have been stopped` : state === "waiting" ? "no round is done yet" : info.unreadable ? `${info.unreadable} lines could not be read` : ""));
+  say("state", state);
+  say("state-note", info.reason ?? (state === "silent" ? `nothing new for ${duration(now - info.written)}: the run may have been stopped` : state === "waiting" ? "no round is finished yet" : info.unreadable ? `${info.unreadable} lines could not be read` : ""));
   say("eta", seconds === null ? NONE : duration(seconds));
-  say("pace", (seconds === null ? "" : `at ${clock(now + seconds - stream.skew)}, `) + (info.seconds_per_round ? `${digits(info.seconds_per_round)} s a round` : ""));
+  say("pace", (seconds === null ? "" : `at ${clock(now + seconds - stream.skew)}, `) + (info.seconds_per_round ? `${digits(info.seconds_per_round)} s per round` : ""));
   const name = metric ?? "auroc", values = (data?.rounds ?? []).map((r) => r.metrics[name]).filter((v) => v !== undefined);
   const best = values.length ? (name === "loss" ? Math.min : Math.max)(...values) : null;
   say("quality-name", metricName(name));
   say("quality", fixed(info.metrics[name] ?? null, 3));
   say("quality-note", best === null ? "no evaluation yet" : `best so far ${fixed(best, 3)}`);
-  const rows = (data?.rows ?? []).filter(Boolean), judged = rows.filter((row) => row.mark !== "-");
+  const rows = (data?.rows ?? []).filter(Boolean), flagging = rows.filter((row) => row.mark !== "-");
   const flagged = rows.filter((row) => row.mark === "1" || row.mark === "2"), set = Object.keys(info.quarantined).length;
-  say("flagged", judged.length ? String(flagged.length) : NONE);
+  say("flagged", flagging.length ? String(flagged.length) : NONE);
   say("flagged-of", info.clients ? ` of ${info.clients}` : "");
-  say("flagged-note", [judged.length || !rows.length ? "" : "the rule raises no flags", set ? `${set} quarantined` : ""].filter(Boolean).join(", "));
+  say("flagged-note", [flagging.length || !rows.length ? "" : "the rule raises no flags", set ? `${set} quarantined` : ""].filter(Boolean).join(", "));
   say("epsilon", info.epsilon === null ? NONE : digits(info.epsilon));
   say("epsilon-note", info.epsilon === null ? "no differential privacy" : info.budget ? `of ${digits(info.budget)}` : "no budget set");
   $("operator-note").hidden = !info.federation || info.status === "finished" || stream.actions;
-  say("operator-note", "Quarantining and releasing clients is switched off. To switch it on, start wardround watch with --token and a secret of your own.");
+  say("operator-note", "Quarantining and releasing clients is switched off. To switch it on, start wardround watch with --token and a secret.");
 }
 
 function drawCurves(info) {
@@ -131,7 +131,7 @@ function drawCurves(info) {
   curves.draw(drawn, metric ?? "auroc", info.rounds, info.onset ?? 0);
 }
 
-// Draw at most once a frame, and leave three quarters of the time to the reader's own clicks.
+// Draw at most once per frame, and leave three quarters of the time to the reader's clicks.
 let rest = 0;
 function frame(now) {
   if (dirty && !document.hidden && now >= rest) {
@@ -143,7 +143,7 @@ function frame(now) {
   requestAnimationFrame(frame);
 }
 
-for (const id of ["row-order", "only-flagged", "event-kind"]) $(id).addEventListener("change", () => { dirty = true; });
+for (const id of ["row-order", "only-flagged", "event-type"]) $(id).addEventListener("change", () => { dirty = true; });
 $("metric").addEventListener("change", (event) => { metric = event.target.value; dirty = true; });
 $("measure").addEventListener("change", (event) => { measure = event.target.value; dirty = true; });
 $("heat-table").addEventListener("toggle", (event) => { tableOpen = event.target.open; dirty = true; });

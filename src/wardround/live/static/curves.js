@@ -1,4 +1,4 @@
-// Curves over rounds as SVG: one a run, the chosen run's on top and thicker.
+// Curves over rounds as SVG: one per run, the selected run's on top and thicker.
 import { $, attribute, element, svg } from "./dom.js";
 import { digits, fixed, metricName } from "./words.js";
 
@@ -8,9 +8,9 @@ const HEIGHT = 320, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 34;
 function ticks(low, high, count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-  const found = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + 1e-9 * step; value += step) found.push(value);
-  return { found, step };
+  const values = [];
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + 1e-9 * step; value += step) values.push(value);
+  return { values, step };
 }
 
 export class Curves {
@@ -42,12 +42,12 @@ export class Curves {
     this.y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     this.last = last;
     const grid = ticks(low, high, 6);
-    for (const value of grid.found) {
+    for (const value of grid.values) {
       this.picture.append(svg("line", { x1: LEFT, x2: width - RIGHT, y1: this.y(value), y2: this.y(value), stroke: "var(--line)" }));
       const places = Math.max(0, Math.min(4, -Math.floor(Math.log10(grid.step) + 1e-9)));
       this.picture.append(svg("text", { x: LEFT - 7, y: this.y(value) + 4, "text-anchor": "end" }, value.toFixed(places)));
     }
-    for (const round of [1, ...ticks(1, last, Math.max(3, width / 130)).found.filter((r) => r > 1 && Number.isInteger(r))]) {
+    for (const round of [1, ...ticks(1, last, Math.max(3, width / 130)).values.filter((r) => r > 1 && Number.isInteger(r))]) {
       this.picture.append(svg("text", { x: this.x(round), y: HEIGHT - BOTTOM + 17, "text-anchor": "middle" }, String(round)));
     }
     this.picture.append(svg("text", { x: width - RIGHT, y: HEIGHT - 2, "text-anchor": "end" }, "round"));
@@ -65,8 +65,8 @@ export class Curves {
     }
     this.cross = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, stroke: "var(--faint)", visibility: "hidden" });
     this.picture.append(this.cross);
-    const told = curves.filter((c) => c.points.length).map((c) => `${c.name}: ${digits(c.points.at(-1)[1])} in round ${c.points.at(-1)[0]}`);
-    attribute(this.picture, "aria-label", `${metricName(metric)} over rounds. ${told.join("; ") || "No value yet"}.`);
+    const ends = curves.filter((c) => c.points.length).map((c) => `${c.name}: ${digits(c.points.at(-1)[1])} in round ${c.points.at(-1)[0]}`);
+    attribute(this.picture, "aria-label", `${metricName(metric)} over rounds. ${ends.join("; ") || "No value yet"}.`);
     this.legend(curves);
   }
 

@@ -1,4 +1,4 @@
-// Small helpers. Text always goes through textContent: names and reasons come from strangers.
+// Small helpers. Text is always set as textContent: names and reasons come from clients and operators.
 export const $ = (id) => document.getElementById(id);
 
 export function element(tag, attributes = {}, ...children) {
@@ -19,7 +19,7 @@ export function svg(tag, attributes = {}, text = null) {
   return made;
 }
 
-// Touch the page only where something changed.
+// Change the page only where the text is another.
 export function say(target, text) {
   const node = typeof target === "string" ? $(target) : target;
   if (node.textContent !== text) node.textContent = text;
@@ -30,7 +30,7 @@ export function attribute(node, name, value) {
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-// A colour of the page as red, green, blue: for canvas, which knows no variables.
+// A colour of the page as red, green, blue: a canvas has no CSS variables.
 const probe = element("span", { hidden: true });
 export function colour(name) {
   if (!probe.isConnected) document.body.append(probe);

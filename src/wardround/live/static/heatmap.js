@@ -1,6 +1,6 @@
-// Client × round on a canvas: the shade is the anomaly, a flag or a dropped update has a colour of its own.
+// Client × round on a canvas: the shade is the score or weight; flagged and dropped updates have their own colours.
 import { $, attribute, colour, css, element, say } from "./dom.js";
-import { ABSENT, DROPPED, FLAGGED, SET_ASIDE } from "./model.js";
+import { ABSENT, DROPPED, FLAGGED, QUARANTINED } from "./model.js";
 import { digits, ranges, share } from "./words.js";
 
 const FOOT = 22, MOST_LABEL = 22;
@@ -28,7 +28,7 @@ export class HeatMap {
     const empty = cells.rounds === 0;
     $("heat-frame").hidden = $("heat-help").hidden = $("heat-legend").hidden = empty;
     $("heat-none").hidden = !empty && known;
-    say("heat-none", empty ? "No round has clients' lines yet." : "This rule gives no such number; cells show who took part.");
+    say("heat-none", empty ? "No round is finished yet." : "This rule has no such number; the cells show who took part.");
     if (empty) return;
 
     const ratio = window.devicePixelRatio || 1, width = Math.max(240, $("heat-frame").clientWidth);
@@ -58,19 +58,19 @@ export class HeatMap {
     this.drawn = (this.drawn || 0) + 1;
   }
 
-  // Shades go from the 2nd to the 98th percentile of the cells without a colour of their own, by powers of ten
-  // where these span many.
+  // Shades span the 2nd to the 98th percentile of the cells without a colour of their own, on a logarithmic scale
+  // where these differ by powers of ten.
   scale({ marks }, values, known) {
     const sample = [], jump = Math.max(1, Math.floor(values.length / 2000));
-    for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED && marks[i] !== SET_ASIDE) sample.push(values[i]);
+    for (let i = 0; i < values.length; i += jump) if (Number.isFinite(values[i]) && marks[i] !== FLAGGED && marks[i] !== DROPPED && marks[i] !== QUARANTINED) sample.push(values[i]);
     sample.sort((a, b) => a - b);
     let low = sample[Math.floor(0.02 * (sample.length - 1))] ?? 0, high = sample[Math.ceil(0.98 * (sample.length - 1))] ?? 1;
-    if (this.measure === "weights") [low, high] = [0, Math.max(high, 2 / this.rows.length)];  // an equal share is the middle
+    if (this.measure === "weights") [low, high] = [0, Math.max(high, 2 / this.rows.length)];  // an equal share is in the middle
     this.log = known && this.measure === "scores" && sample[0] >= 0 && high > 20 * Math.max(low, 1e-12);
     if (this.log) low = Math.max(low, high / 1000);
     if (high <= low) high = low + 1;
     Object.assign(this, { low, high });
-    // Shades move only when they have to: that paints every cell anew.
+    // The scale changes only when it must: every cell is then painted again.
     const near = (a, b) => Math.abs(a - b) <= 0.1 * (high - low), before = this.shades ?? {};
     if (before.log !== this.log || !near(before.low, low) || !near(before.high, high)) this.shades = { low, high, log: this.log, toString: () => `${low} ${high}` };
     Object.assign(this, { low: this.shades.low, high: this.shades.high });
@@ -83,9 +83,9 @@ export class HeatMap {
     return Math.round(255 * Math.max(0, Math.min(1, along)));
   }
 
-  // A pixel a cell, on a sheet that is kept: a new round costs its own column, unless the shades have moved.
+  // One pixel per cell, on a canvas that is kept: a new round costs one column, unless the scale has changed.
   paint(cells, values) {
-    const [low, middle, high, flag, drop, aside, absent] = ["--low", "--middle", "--high", "--flag", "--drop", "--aside", "--absent"].map(colour);
+    const [low, middle, high, flag, drop, quarantined, absent] = ["--low", "--middle", "--high", "--flag", "--drop", "--quarantine", "--absent"].map(colour);
     const looks = [this.measure, this.rows, this.bins, this.rounds, low, high, this.shades].join("|");
     const kept = this.cells === cells && this.looks === looks;
     if (!kept) {
@@ -99,13 +99,13 @@ export class HeatMap {
       });
     }
     Object.assign(this, { cells, looks });
-    // The last column may have been half told when it was painted.
+    // The last column may have been incomplete when it was painted.
     const first = Math.max(0, this.painted - 2), last = Math.min(this.bins, Math.ceil(cells.rounds / this.step));
     const width = (kept ? last : this.bins) - first, picture = new ImageData(width, cells.clients), pixels = picture.data;
     this.rows.forEach((client, line) => {
       for (let bin = first; bin < first + width; bin++) {
         const [mark, value] = this.binned(cells, values, client, bin);
-        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : mark === SET_ASIDE ? aside : Number.isNaN(value) ? low : this.ramp[this.shade(value)];
+        const rgb = mark === ABSENT ? absent : mark === DROPPED ? drop : mark === FLAGGED ? flag : mark === QUARANTINED ? quarantined : Number.isNaN(value) ? low : this.ramp[this.shade(value)];
         const place = 4 * (line * width + bin - first);
         pixels[place] = rgb[0]; pixels[place + 1] = rgb[1]; pixels[place + 2] = rgb[2]; pixels[place + 3] = 255;
       }
@@ -117,7 +117,7 @@ export class HeatMap {
 
   span(bin) { return [Math.floor(bin * this.step) + 1, Math.min(this.rounds, Math.floor((bin + 1) * this.step))]; }
 
-  // Of several rounds in one column the worst is shown: no flag may hide.
+  // A column of several rounds shows the worst of them: no flag may be hidden.
   binned(cells, values, client, bin) {
     const [first, last] = this.span(bin);
     let mark = ABSENT, value = NaN;
@@ -176,17 +176,17 @@ export class HeatMap {
     };
     const shown = this.measure === "scores" ? digits : share;
     const parts = known ? [element("span", {}, shown(this.low), element("span", { class: "ramp", "aria-hidden": "true" }), shown(this.high))] : [];
-    parts.push(part("--flag", "flagged"), part("--drop", "dropped"), part("--absent", "not there"));
-    if (this.info.federation) parts.push(part("--aside", "quarantined"));
+    parts.push(part("--flag", "flagged"), part("--drop", "dropped"), part("--absent", "absent"));
+    if (this.info.federation || Object.keys(this.info.quarantined).length) parts.push(part("--quarantine", "quarantined"));
     if (this.info.attackers.length) parts.push(element("span", {}, "names of attackers are orange"));
-    if (this.step > 1) parts.push(element("span", {}, `a column shows the worst of ${Math.ceil(this.step)} rounds`));
+    if (this.step > 1) parts.push(element("span", {}, `each column shows the worst of ${Math.ceil(this.step)} rounds`));
     $("heat-legend").replaceChildren(...parts);
   }
 
   summary() {
     const now = this.data.rows.filter((row) => row && (row.mark === "1" || row.mark === "2")).map((row) => this.data.names[row.place]);
     return `Heat map of ${this.rows.length} clients over ${this.data.cells.rounds} rounds. ` +
-      (now.length ? `Flagged or dropped when last seen: ${now.slice(0, 10).join(", ")}.` : "No client is flagged now.");
+      (now.length ? `Flagged or dropped in their last round: ${now.slice(0, 10).join(", ")}.` : "No client is flagged now.");
   }
 
   cellAt(event) {
@@ -215,15 +215,15 @@ export class HeatMap {
     if (!aloud && this.cursor) { this.cursor = null; this.redraw?.(); }
     if (cell === null) return;
     const client = this.rows[cell.line], { cells } = this.data, [first, last] = this.span(cell.bin);
-    const caught = cells.caughtIn(client).filter((r) => r >= first && r <= last);
+    const flagged = cells.flaggedIn(client).filter((r) => r >= first && r <= last);
     const [mark] = this.binned(cells, cells.scores, client, cell.bin);
     const lines = [this.data.names[client], first === last ? `round ${first}` : `rounds ${first}–${last}`];
-    if (mark === ABSENT) lines.push(first > cells.rounds ? "still to come" : "not there");
+    if (mark === ABSENT) lines.push(first > cells.rounds ? "still to come" : "absent");
     else {
       if (cells.scored) lines.push(`score ${digits(this.binned(cells, cells.scores, client, cell.bin)[1])}`);
       if (cells.weighted) lines.push(`weight ${share(this.binned(cells, cells.weights, client, cell.bin)[1])}`);
-      if (mark === SET_ASIDE) lines.push("quarantined");
-      if (caught.length) lines.push((mark === DROPPED ? "dropped" : "flagged") + (first === last ? "" : ` in ${ranges(caught)}`));
+      if (mark === QUARANTINED) lines.push("quarantined");
+      if (flagged.length) lines.push((mark === DROPPED ? "dropped" : "flagged") + (first === last ? "" : ` in ${ranges(flagged)}`));
     }
     this.tip.textContent = lines.join("\n");
     const x = this.left + (cell.bin + 1) * this.cellWidth + 8, y = cell.line * this.height + this.height;
@@ -246,11 +246,11 @@ export class HeatMap {
   table(data) {
     const body = document.querySelector("#heat-table tbody");
     body.replaceChildren(...data.names.map((name, client) => {
-      const caught = data.cells.caughtIn(client), row = data.rows[client];
+      const flagged = data.cells.flaggedIn(client), row = data.rows[client];
       let highest = NaN;
       for (let r = 1; r <= data.cells.rounds; r++) { const s = data.cells.scores[data.cells.at(client, r)]; if (!(s <= highest) && !Number.isNaN(s)) highest = s; }
       return element("tr", {}, element("th", { scope: "row", class: "word" }, name), element("td", {}, String(row?.taken_part ?? 0)),
-        element("td", {}, String(caught.length)), element("td", {}, digits(highest)), element("td", { class: "word" }, ranges(caught) || "never"));
+        element("td", {}, String(flagged.length)), element("td", {}, digits(highest)), element("td", { class: "word" }, ranges(flagged) || "never"));
     }));
   }
 }

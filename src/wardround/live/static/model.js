@@ -1,6 +1,6 @@
-// What the page knows of a run, built from the records of the stream.
-export const FINE = 0, FLAGGED = 1, DROPPED = 2, SET_ASIDE = 3, UNJUDGED = 4, ABSENT = 255;
-const MARKS = { 0: FINE, 1: FLAGGED, 2: DROPPED, 3: SET_ASIDE, "-": UNJUDGED };
+// The data of one run, built from the entries of the stream.
+export const FINE = 0, FLAGGED = 1, DROPPED = 2, QUARANTINED = 3, NO_FLAGS = 4, ABSENT = 255;
+const MARKS = { 0: FINE, 1: FLAGGED, 2: DROPPED, 3: QUARANTINED, "-": NO_FLAGS };
 
 export class RunData {
   constructor(whole) {
@@ -8,27 +8,27 @@ export class RunData {
     this.rounds = [];          // {round, metrics, seconds, epsilon}, oldest first
     this.metrics = new Set();
     this.names = [];
-    this.rows = [];            // by client: what is known of it now
+    this.rows = [];            // present state by client
     this.events = [];
     this.cells = new Cells();
   }
 
-  take(record) {
-    if (record.kind === "round") {
-      this.rounds.push(record);
-      for (const name in record.metrics) this.metrics.add(name);
-    } else if (record.kind === "names") {
-      record.names.forEach((name, i) => { this.names[record.from + i] = name; });
+  add(entry) {
+    if (entry.kind === "round") {
+      this.rounds.push(entry);
+      for (const name in entry.metrics) this.metrics.add(name);
+    } else if (entry.kind === "names") {
+      entry.names.forEach((name, i) => { this.names[entry.from + i] = name; });
       this.cells.clients = Math.max(this.cells.clients, this.names.length);
-    } else if (record.kind === "cells") {
-      this.cells.take(record);
-    } else if (record.kind === "event") {
-      this.events.push({ ...record, order: this.events.length });
+    } else if (entry.kind === "cells") {
+      this.cells.add(entry);
+    } else if (entry.kind === "event") {
+      this.events.push({ ...entry, order: this.events.length });
     }
   }
 }
 
-// Client × round, one typed array a measure; it doubles when it is full, so that a round costs what it holds.
+// Client × round, one typed array per measure; it doubles when it is full, so that a new round is cheap.
 export class Cells {
   constructor() {
     this.clients = 0;
@@ -42,7 +42,7 @@ export class Cells {
 
   at(client, round) { return (round - 1) * this.lines + client; }
 
-  take({ round, clients, scores, weights, marks }) {
+  add({ round, clients, scores, weights, marks }) {
     const most = clients === null ? scores.length : Math.max(...clients) + 1;
     this.clients = Math.max(this.clients, most);
     this.rounds = Math.max(this.rounds, round);
@@ -69,12 +69,12 @@ export class Cells {
     [this.lines, this.columns] = [lines, columns];
   }
 
-  caughtIn(client) {
-    const found = [];
+  flaggedIn(client) {
+    const rounds = [];
     for (let r = 1; r <= this.rounds; r++) {
       const mark = this.marks[this.at(client, r)];
-      if (mark === FLAGGED || mark === DROPPED) found.push(r);
+      if (mark === FLAGGED || mark === DROPPED) rounds.push(r);
     }
-    return found;
+    return rounds;
   }
 }

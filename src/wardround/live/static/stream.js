@@ -1,4 +1,4 @@
-// The connection to the server: one stream for the list of runs, the run looked at, and the curves beside it.
+// The connection to the server: one stream for the list of runs, the selected run, and the curves beside it.
 import { RunData } from "./model.js";
 
 export class Stream {
@@ -12,7 +12,7 @@ export class Stream {
     this.beside = [];
     this.skew = 0;                     // the server's clock minus ours, in seconds
     this.source = null;
-    // A browser opens few connections to one server: a page that nobody sees gives its own back.
+    // A browser opens few connections to one server: a hidden page closes its own.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
   }
 
@@ -32,7 +32,7 @@ export class Stream {
     const query = new URLSearchParams();
     if (this.selected) query.set("run", this.selected);
     if (this.beside.length) query.set("with", this.beside.join(","));
-    // The places of runs whose data we no longer hold are left out: they come from the beginning.
+    // Places of runs whose data we no longer have are left out: these are sent from the beginning.
     const [head, ...places] = this.cursor.split(";");
     if (head) query.set("after", [head, ...places.filter((place) => this.data.has(place.split(":")[0]))].join(";"));
     const source = new EventSource(`/events?${query}`);
@@ -40,24 +40,24 @@ export class Stream {
     source.onopen = () => this.state("on");
     source.onerror = () => {
       this.state("lost");
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.source === source && this.again(), 3000);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.source === source && this.reconnect(), 3000);
     };
-    const listen = (name, take) => source.addEventListener(name, (event) => {
+    const listen = (name, read) => source.addEventListener(name, (event) => {
       if (this.source !== source) return;
-      take(JSON.parse(event.data));
+      read(JSON.parse(event.data));
       this.cursor = event.lastEventId;
       this.changed(name);
     });
-    listen("runs", (message) => this.takeRuns(message));
-    listen("log", (message) => this.takeLog(message));
+    listen("runs", (message) => this.readRuns(message));
+    listen("log", (message) => this.readLog(message));
     listen("clients", (message) => {
       const data = this.data.get(message.run);
       if (data) for (const row of message.rows) data.rows[row.place] = row;
     });
   }
 
-  // A server that was started anew does not know our cookie: its door asks for the token.
-  async again() {
+  // A restarted server does not know our cookie: its login page asks for the token.
+  async reconnect() {
     const answer = await fetch("/api/runs", { credentials: "same-origin" }).catch(() => null);
     if (answer?.status === 401) location.reload();
     else this.open();
@@ -68,7 +68,7 @@ export class Stream {
     this.source = null;
   }
 
-  takeRuns(message) {
+  readRuns(message) {
     if (message.first) this.runs.clear();
     for (const run of message.gone) this.runs.delete(run);
     for (const run of message.runs) this.runs.set(run.id, run);
@@ -77,10 +77,10 @@ export class Stream {
     this.actions = message.actions;
   }
 
-  takeLog({ run, reset, whole, records }) {
+  readLog({ run, reset, whole, entries }) {
     if (reset || !this.data.has(run)) this.data.set(run, new RunData(whole));
     const data = this.data.get(run);
-    for (const record of records) data.take(record);
+    for (const entry of entries) data.add(entry);
   }
 
   now() { return Date.now() / 1000 + this.skew; }

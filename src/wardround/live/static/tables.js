@@ -61,7 +61,8 @@ export class RunTable {
   }
 }
 
-const VERDICTS = { 0: ["no", ""], 1: ["flagged", "on"], 2: ["dropped", "drop"], 3: ["left out", ""], "-": ["no verdict", ""] };
+// By mark: the word in the table, and its class.
+const FLAGS = { 0: ["no", ""], 1: ["flagged", "on"], 2: ["dropped", "drop"], 3: ["left out", ""], "-": ["no flags", ""] };
 
 export class ClientTable {
   constructor(act) {
@@ -77,16 +78,16 @@ export class ClientTable {
     const seen = (row) => (info.seen[row.name] ? `, ${duration(now - info.seen[row.name])} ago` : "");
     return [
       { key: "name", title: "client", word: true, value: (row) => row.name },
-      ...(truth ? [{ key: "truth", title: "truth", word: true, hint: "known in experiments, of course not in a federation", value: (row) => (row.attacking ? "attacks" : row.attacker ? "attacker" : "honest") }] : []),
+      ...(truth ? [{ key: "truth", title: "truth", word: true, hint: "known in simulations only", value: (row) => (row.attacking ? "attacks" : row.attacker ? "attacker" : "honest") }] : []),
       { key: "samples", title: "samples", value: (row) => row.samples, text: (value) => (value === null ? NONE : value.toLocaleString("en")) },
-      { key: "norm", title: "norm", hint: "length of the update", value: (row) => row.norm, text: inColumn(data.rows.map((row) => row?.norm ?? null)) },
+      { key: "norm", title: "norm", hint: "norm of the update", value: (row) => row.norm, text: inColumn(data.rows.map((row) => row?.norm ?? null)) },
       { key: "score", title: "score", hint: "the rule's own; higher is more suspicious", value: (row) => row.score, text: inColumn(data.rows.map((row) => row?.score ?? null)) },
       { key: "weight", title: "weight", hint: "share in the new model", value: (row) => row.weight, text: share },
-      { key: "mark", title: "flag", word: true, value: (row) => (row.quarantine === null ? VERDICTS[row.mark][0] : `quarantined, ${VERDICTS[row.mark][0]}`), class: (row) => `word flag ${VERDICTS[row.mark][1]}` },
+      { key: "mark", title: "flag", word: true, value: (row) => (row.quarantine === null ? FLAGS[row.mark][0] : `quarantined, ${FLAGS[row.mark][0]}`), class: (row) => `word flag ${FLAGS[row.mark][1]}` },
       { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? row.why : [`quarantined: ${row.quarantine}`, row.mark === "3" ? "" : row.why].filter(Boolean).join("; ")) },
       { key: "flagged", title: "flagged", hint: "rounds in which it was flagged or dropped", value: (row) => row.flagged, text: (value, row) => `${value} of ${row.taken_part}` },
       { key: "round", title: "last seen", value: (row) => row.round, text: (value, row) => (value === 0 ? "not yet" : `round ${value}${info.round - value > 0 ? `, ${info.round - value} ago` : ""}${seen(row)}`) },
-      ...(info.federation && info.status !== "finished" && actions ? [{ key: "action", title: "operator", word: true }] : []),
+      ...(info.status !== "finished" && actions ? [{ key: "action", title: "operator", word: true }] : []),
     ];
   }
 
@@ -165,24 +166,24 @@ export class ClientTable {
 export class EventList {
   constructor() {
     this.list = $("events");
-    this.kinds = new Set();
+    this.types = new Set();
     this.shown = "";
   }
 
   draw(data, run) {
-    const choice = $("event-kind"), kind = choice.value;
-    for (const { sort } of data.events) if (!this.kinds.has(sort)) { this.kinds.add(sort); choice.append(element("option", { value: sort }, sort)); }
-    const state = `${run}|${data.events.length}|${kind}|${data.events[0]?.order}`;
+    const choice = $("event-type"), wanted = choice.value;
+    for (const { type } of data.events) if (!this.types.has(type)) { this.types.add(type); choice.append(element("option", { value: type }, type)); }
+    const state = `${run}|${data.events.length}|${wanted}|${data.events[0]?.order}`;
     if (state === this.shown && data === this.data) return;
     this.shown = state;
     this.data = data;
-    const events = data.events.filter((event) => !kind || event.sort === kind);
-    events.sort((a, b) => (b.round ?? -1) - (a.round ?? -1) || ENDS.has(b.sort) - ENDS.has(a.sort) || (b.time ?? 0) - (a.time ?? 0) || b.order - a.order);
-    const lines = events.slice(0, SHOWN_EVENTS).map((event) => element("li", { "data-sort": event.sort },
+    const events = data.events.filter((event) => !wanted || event.type === wanted);
+    events.sort((a, b) => (b.round ?? -1) - (a.round ?? -1) || ENDS.has(b.type) - ENDS.has(a.type) || (b.time ?? 0) - (a.time ?? 0) || b.order - a.order);
+    const lines = events.slice(0, SHOWN_EVENTS).map((event) => element("li", { "data-type": event.type },
       element("time", { title: event.time ? new Date(1000 * event.time).toLocaleString() : null }, event.round !== undefined ? `round ${event.round}` : event.time ? clock(event.time) : "just now"),
       element("span", {}, event.text)));
-    if (events.length > SHOWN_EVENTS) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, `and ${events.length - SHOWN_EVENTS} earlier ones`)));
-    if (!lines.length) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, "Nothing out of the ordinary yet.")));
+    if (events.length > SHOWN_EVENTS) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, `and ${events.length - SHOWN_EVENTS} earlier events`)));
+    if (!lines.length) lines.push(element("li", {}, element("time", {}, ""), element("span", {}, "No events yet.")));
     this.list.replaceChildren(...lines);
   }
 }

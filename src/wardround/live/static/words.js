@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers and times as text.
 export const NONE = "–";
 const METRICS = { auroc: "AUROC", auprc: "AUPRC", f1: "F1", accuracy: "accuracy", loss: "loss" };
 export const metricName = (key) => METRICS[key] ?? key.replaceAll("_", " ");
@@ -13,7 +13,7 @@ export function digits(value) {
   return size >= 1000 ? value.toFixed(0) : size >= 100 ? value.toFixed(1) : size >= 1 ? value.toFixed(2) : value.toFixed(3);
 }
 
-// One format for a column, so that its numbers stand under each other.
+// One format for all numbers of a column, so that they are aligned.
 export function column(values) {
   const sizes = values.filter((value) => Number.isFinite(value) && value !== 0).map(Math.abs), most = Math.max(0, ...sizes);
   if (most >= 1e5 || (most > 0 && most < 1e-3)) return (value) => (value === null ? NONE : value.toExponential(2));
