@@ -18,7 +18,7 @@ from typing import Any
 from wardround import aggregators
 from wardround.analysis import load_runs
 from wardround.analysis.runs import Run
-from wardround.experiments import expand, presets
+from wardround.experiments import RunConfig, expand, presets
 
 PAGE = Path(__file__).parents[1] / "results.md"
 BEGIN, END = "<!-- written by write_guard.py -->", "<!-- end of what write_guard.py writes -->"
@@ -356,10 +356,11 @@ def half_ramp(found: Results, method: str) -> str:
     )
 
 
-def planned() -> set[str]:
-    """The runs that the presets come to, by name."""
+def planned() -> list[RunConfig]:
+    """The runs that the presets come to."""
     names = [name for name in presets.available() if name.startswith("guard-")]
-    return {config.run_name for name in names for config in expand(*presets.load_matrix(name))}
+    configs = (config for name in names for config in expand(*presets.load_matrix(name)))
+    return list({config.run_name: config for config in configs}.values())
 
 
 def section(runs: list[Run], plan: int) -> str:
@@ -449,7 +450,8 @@ The loss is against the rule's own clean run, in these settings; a rule that is 
 def main() -> None:
     plan = planned()
     runs = load_runs([Path(argument) for argument in sys.argv[1:]])
-    text = section([run for run in runs if run.folder.path.name in plan], len(plan))
+    names = {name for config in plan for name in (config.run_name, config.legacy_run_name)}
+    text = section([run for run in runs if run.folder.path.name in names], len(plan))
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2].lstrip("\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import sys
 import warnings
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from wardround.errors import ContractError, ParameterError, PluginError, did_you_mean
 from wardround.plugins import LOADING, Registration, load_installed, note
@@ -53,6 +54,43 @@ class Parameters(BaseModel):
             )
             values[present] = values.pop(name)
         return values
+
+    def plain(self) -> dict[str, Any]:
+        """Nothing but dicts, lists, strings and numbers: what goes into a file."""
+        values: dict[str, Any] = json.loads(self.model_dump_json())
+        return values
+
+    def said(self) -> dict[str, Any]:
+        """What differs from the defaults, as plain values: the share of these parameters in a run's identity.
+
+        A default that is written out says nothing. So a parameter that is added later, with a default, leaves the
+        identity of older runs as it is.
+
+        >>> class Params(Parameters):
+        ...     width: int = 64
+        ...     depth: int = 2
+        >>> Params(width=64, depth=3).said()
+        {'depth': 3}
+        """
+        defaults = self._defaults()
+        return {
+            name: _said(getattr(self, name, None), value)
+            for name, value in self.plain().items()
+            if name not in defaults or not _is_equal(value, defaults[name])
+        }
+
+    def _defaults(self) -> dict[str, Any]:
+        """The values of parameters that nobody gave, as plain values; those that must be given are not in it."""
+        fields = type(self).model_fields
+        required = {name: getattr(self, name) for name, field in fields.items() if field.is_required()}
+        try:  # defaults are checked like given values, and a check may fill them in
+            values = type(self)(**required).plain()
+        except ValidationError:  # not without another parameter
+            values = {
+                name: to_jsonable_python(field.get_default(call_default_factory=True))
+                for name, field in fields.items()
+            }
+        return {name: value for name, value in values.items() if name not in required}
 
 
 class Configurable(ABC):
@@ -184,6 +222,19 @@ class Registry(Generic[Member]):
             key: None if field.default is PydanticUndefined else field.get_default(call_default_factory=True)
             for key, field in self.get(name).Params.model_fields.items()
         }
+
+
+def _said(value: Any, plain: Any) -> Any:
+    """The plain form of a value, where parameters inside it say only what differs from their defaults."""
+    if isinstance(value, Parameters):
+        return value.said()
+    if isinstance(value, list | tuple) and isinstance(plain, list):
+        return [_said(inner, shown) for inner, shown in zip(value, plain, strict=True)]
+    return plain
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
 
 
 def source_of(member: type) -> str:

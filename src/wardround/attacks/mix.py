@@ -52,6 +52,16 @@ class Mix(Attack):
                 raise ValueError(f"the shares must sum to 1, got {total:g}")
             return complete
 
+        def said(self) -> dict[str, Any]:
+            """Of each part, too, only what differs from its attack's defaults."""
+            values = super().said()
+            if "parts" in values:
+                values["parts"] = [
+                    {"name": part["name"], "share": part["share"], **_own_parameters(part).said()}
+                    for part in self.parts
+                ]
+            return values
+
     params: Params
 
     def __init__(self, params: Params | None = None) -> None:
@@ -166,9 +176,13 @@ def _complete(place: int, part: Mapping[str, Any]) -> dict[str, Any]:
         raise ParameterError(f"{where}: 'name' must be the name of an attack other than mix, got {name!r}")
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ParameterError(f"{where}: 'share' must be above 0 and at most 1, got {share!r}")
-    own = {key: value for key, value in part.items() if key not in ("name", "share")}
     try:
-        validated = registry.validate(name, own)
+        validated = _own_parameters(part)
     except ParameterError as error:
         raise ParameterError(f"{where}: {error}") from None
     return {"name": name, "share": float(share), **validated.model_dump(mode="json")}
+
+
+def _own_parameters(part: Mapping[str, Any]) -> Parameters:
+    own = {key: value for key, value in part.items() if key not in ("name", "share")}
+    return registry.validate(part["name"], own)

@@ -57,9 +57,10 @@ def demo(
     from wardround.analysis import compare, load_runs
     from wardround.cli.analysis import write_report
     from wardround.cli.console import comparison_table, console
+    from wardround.runs.identity import find_folder
 
     configs = _run_matrix("demo", out, jobs, quick=quick)
-    runs = load_runs([out / config.run_name for config in configs])
+    runs = load_runs([find_folder(config, out).path for config in configs])
     title = "20 hospitals predict death in intensive care; 4 turn malicious in round 15"
     console.print(comparison_table(compare(runs), title))
     console.print(
@@ -136,12 +137,13 @@ def matrix(
     """Run many experiments in parallel; finished ones are skipped, stopped ones are resumed."""
     from wardround.analysis import compare, load_runs
     from wardround.cli.console import comparison_table, console
+    from wardround.runs.identity import find_folder
 
     configs = _run_matrix(
         matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri, plugins=plugin
     )
     if not dry_run:
-        runs = load_runs([out / config.run_name for config in configs])
+        runs = load_runs([find_folder(config, out).path for config in configs])
         console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.runs.config import RunConfig, load_config
-from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 
 __all__ = ["Estimate", "estimate"]
 
@@ -64,7 +64,7 @@ def estimate(configs: Sequence[RunConfig], out: Path, jobs: int) -> Estimate:
 
 
 def _is_finished(config: RunConfig, out: Path) -> bool:
-    summary = RunFolder(out / config.run_name).summary()
+    summary = find_folder(config, out).summary()
     return summary is not None and summary.finished
 
 

@@ -12,7 +12,7 @@ from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments.events import Event, Listener
 from wardround.experiments.presets import override
 from wardround.runs.config import RunConfig, dotted, load_config
-from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 
 __all__ = ["Executor", "expand", "run_many"]
 
@@ -75,7 +75,7 @@ def run_many(
 
     waiting = []
     for config in configs:
-        summary = RunFolder(out / config.run_name).summary()
+        summary = find_folder(config, out).summary()
         if summary is not None and summary.finished:
             note(Event("skipped", config.run_name, config.rounds, summary.auroc))
         else:

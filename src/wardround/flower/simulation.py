@@ -15,6 +15,7 @@ from wardround.flower.client_app import answer
 from wardround.flower.config import FederationConfig
 from wardround.flower.server.run import run_federation
 from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 from wardround.runs.runner import Listener
 
 __all__ = ["simulate"]
@@ -53,4 +54,4 @@ def simulate(
         "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
     }
     run_simulation(server_app, client_app, config.clients, backend_config=backend)  # type: ignore[arg-type]
-    return RunFolder(Path(out) / config.run.run_name)
+    return find_folder(config.run, out)

@@ -23,6 +23,11 @@ from wardround.training.engines import Device, Engine
 __all__ = ["AttackWindow", "RunConfig", "dotted", "load_config", "override", "parse_overrides", "read_yaml"]
 
 RECORD = "record"  # what a finished config.yaml holds beside the configuration: versions, who was Byzantine
+LEGACY_KEYS = {
+    "dataset", "partition", "model", "training", "aggregator", "attack", "privacy", "root", "rounds",
+    "participation", "evaluate_every", "server_lr", "seed", "engine", "device",
+}  # fmt: skip
+"""What the hash of version 0.1 was made of."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -143,23 +148,56 @@ class RunConfig(Parameters):
         name, values = self.section("attack")
         return name, {key: value for key, value in values.items() if key not in AttackWindow.model_fields}
 
-    def plain(self) -> dict[str, Any]:
-        """Nothing but dicts, lists, strings and numbers: what goes into a file."""
-        values: dict[str, Any] = json.loads(self.model_dump_json())
+    def said(self) -> dict[str, Any]:
+        """The identity of the run: what was said and is not a default, and the code of its plug-ins.
+
+        The run's name is no part of it. A member's name always stands beside the parameters that it has.
+        """
+        values = super().said()
+        values.pop("name", None)
+        for section in SECTIONS:
+            values.pop(section, None)
+            member = self._said_of(section)
+            if member != {"name": type(self).model_fields[section].default["name"]}:
+                values[section] = member
+        if self.plugins:  # what their code is, not where it lies
+            values[plugins.KEY] = sorted(plugin.sha256 for plugin in self.plugins)
         return values
+
+    def _said_of(self, section: str) -> dict[str, Any]:
+        registry, beside = SECTIONS[section]
+        name, own = self.section(section)
+        common = {} if beside is None else {key: own.pop(key) for key in beside.model_fields}
+        window = {} if beside is None else beside(**common).said()
+        return {"name": name, **window, **registry.validate(name, own).said()}
 
     @property
     def hash(self) -> str:
-        """The same for the same experiment, whatever it is called."""
-        content = {key: value for key, value in self.plain().items() if key not in ("name", plugins.KEY)}
-        if self.plugins:  # what their code is, not where it lies
-            content[plugins.KEY] = sorted(plugin.sha256 for plugin in self.plugins)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+        """The same for the same experiment, whatever it is called and however many defaults are written out."""
+        return _digest(self.said())
+
+    @property
+    def legacy_hash(self) -> str:
+        """What version 0.1 called this run: the hash of all values, defaults included. For one release."""
+        values = {key: value for key, value in self.plain().items() if key in LEGACY_KEYS}
+        for section, (registry, _) in SECTIONS.items():
+            for former, present in registry.get(values[section]["name"]).Params.renamed.items():
+                values[section][former] = values[section].pop(present)
+        return _digest(values)
 
     @property
     def run_name(self) -> str:
         """The name of the run's folder."""
         return f"{self.name}-{self.hash}"
+
+    @property
+    def legacy_run_name(self) -> str:
+        """The name of the folder in which version 0.1 has this run."""
+        return f"{self.name}-{self.legacy_hash}"
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def load_config(values: Mapping[str, Any], where: str = "config") -> RunConfig:

@@ -112,6 +112,8 @@ class RunFolder:
             values: dict[str, Any] = yaml.load(self.config_path.read_text(), _Loader)
         except FileNotFoundError:
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml in it)") from None
+        except yaml.YAMLError:
+            raise ConfigError(f"{self.config_path}: not valid YAML, so not written by a run") from None
         record = values.get("record") if isinstance(values, Mapping) else None
         if isinstance(record, Mapping):
             check_schema(record, self.config_path)

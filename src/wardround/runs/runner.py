@@ -26,6 +26,7 @@ from wardround.privacy.pseudonyms import from_key_file
 from wardround.records import SCHEMA_VERSION, RoundRecord
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import quarantined
 from wardround.runs.summary import summarize
 from wardround.threads import one_thread
@@ -130,7 +131,7 @@ def run(
     config: RunConfig, out: Path, listen: Listener | None = None, workers: int | None = None
 ) -> RunFolder:
     """Run or resume the experiment in `out/<run name>`. A finished run is left as it is."""
-    folder = RunFolder(Path(out) / config.run_name)
+    folder = find_folder(config, out)
     finished = folder.summary()
     if finished is not None and finished.finished:
         return folder

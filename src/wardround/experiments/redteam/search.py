@@ -20,6 +20,7 @@ from wardround.experiments.redteam.results import Findings, Outcome, Tried, outc
 from wardround.experiments.redteam.space import candidates, defaults, draw_attack
 from wardround.runs.config import RunConfig
 from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 
 __all__ = ["RUNS", "STUDY", "search"]
 
@@ -97,7 +98,7 @@ def _clean_values(plan: Plan, out: Path, jobs: int) -> dict[int, float]:
 
 
 def _outcome(config: RunConfig, out: Path, metric: str, clean: float | None) -> Outcome:
-    summary = RunFolder(out / RUNS / config.run_name).summary()
+    summary = find_folder(config, out / RUNS).summary()
     assert summary is not None, config.run_name
     return outcome_of(summary, config.seed, metric, clean)
 

@@ -29,6 +29,7 @@ from wardround.records import RoundRecord
 from wardround.runs.audit import AuditLog
 from wardround.runs.config import RECORD
 from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import quarantined
 from wardround.runs.runner import (
     Listener,
@@ -56,7 +57,7 @@ def run_federation(
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunFolder:
     """Run or resume the federation in `out/<run name>`. A finished one is left as it is."""
-    folder = RunFolder(Path(out) / config.run.run_name)
+    folder = find_folder(config.run, out)
     finished = folder.summary()
     if finished is not None and finished.finished:
         return folder

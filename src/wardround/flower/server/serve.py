@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from wardround.flower.processes import (
 from wardround.flower.scaffold import write_app
 from wardround.records import LeftOut, RoundRecord, Summary
 from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import AUDIT_LOG
 
 if TYPE_CHECKING:
@@ -72,10 +74,10 @@ class Server:
             server.keys()
         return server
 
-    @property
+    @cached_property
     def folder(self) -> RunFolder:
         """The run folder."""
-        return RunFolder(self.out / self.config.run.run_name)
+        return find_folder(self.config.run, self.out)
 
     @property
     def state(self) -> Path:

@@ -1,0 +1,60 @@
+"""Which folder holds a run: by what its configuration says, never mixed with a run that other defaults made."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from wardround.errors import ConfigError
+from wardround.plugins import KEY as PLUGINS
+from wardround.runs.config import RunConfig
+from wardround.runs.folder import RunFolder
+
+__all__ = ["find_folder"]
+
+
+def find_folder(config: RunConfig, out: Path) -> RunFolder:
+    """The folder of a run in `out`, where it is or where it will be.
+
+    A run's name has the hash of what its configuration says; values that nobody said are the defaults. Where a
+    default has changed since the folder was written, the same name would stand for two experiments: that is refused.
+    A run that version 0.1 finished, under a name of its own, counts as finished.
+
+    Raises:
+        ConfigError: The folder holds a run that was made with another default.
+    """
+    folder = RunFolder(Path(out) / config.run_name)
+    if folder.config_path.exists():
+        _check_defaults(folder, config)
+        return folder
+    former = RunFolder(Path(out) / config.legacy_run_name)
+    summary = former.summary()
+    if summary is not None and summary.finished:
+        warnings.warn("runs that version 0.1 finished are not run again", stacklevel=2)
+        return former
+    return folder
+
+
+def _check_defaults(folder: RunFolder, config: RunConfig) -> None:
+    present = {key: value for key, value in config.plain().items() if key not in ("name", PLUGINS)}
+    for key, before, now in _differences(folder.config(), present):
+        raise ConfigError(
+            f"{folder.path}: was run with {key} = {before!r}, the default of its version; now it is {now!r}: "
+            f"remove the folder or give another --out to run anew, or say {key}={before} to stay with the old value"
+        )
+
+
+def _differences(
+    recorded: Mapping[str, Any], present: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys that both have, with both values, where these differ."""
+    for key, now in present.items():
+        if key not in recorded:
+            continue
+        before = recorded[key]
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from _differences(before, now, f"{prefix}{key}.")
+        elif before != now:
+            yield f"{prefix}{key}", before, now
