@@ -30,8 +30,7 @@ def strategy(rule: str, /, **params: Any) -> RuleStrategy:
 
     Args:
         rule: Name of the rule.
-        params: The rule's own parameters and those of `rule_strategy.RuleStrategy` (share of nodes, keys of the
-            records, `root_fn`, …).
+        params: The rule's own parameters, and those of `rule_strategy.RuleStrategy` (`root_fn`, `fraction_train`, …).
 
     >>> strategy("krum", f=1).rule
     krum(f=1)
