@@ -21,6 +21,7 @@ from wardround.datasets.base import Dataset, Task
 from wardround.datasets.partition import Assignment
 from wardround.privacy.dp import clip_and_noise
 from wardround.privacy.encryption.sealing import Sealer
+from wardround.privacy.noise import clip_and_add_system_noise
 from wardround.privacy.params import DpParams
 from wardround.randomness import seed_for
 from wardround.training.base import ClientData, ClientTask, Trainer, TrainingParams, learning_rate
@@ -38,7 +39,9 @@ class LocalWork:
     layout: Layout
     rounds: int
     seed: int
-    """Decides batch order, dropout, augmentation and noise, together with round and client."""
+    """Decides batch order, dropout and augmentation, and in a simulation noise, together with round and client."""
+    system_noise: bool = False
+    """Draw the noise of differential privacy from the operating system, as every deployment must."""
 
 
 def client_data(dataset: Dataset, assignment: Assignment) -> dict[str, ClientData]:
@@ -113,6 +116,8 @@ class Client:
         """The update as it leaves the client: clipped and with noise, where the client is the unit of privacy."""
         if self.dp is None or self.dp.unit != "client":
             return row
+        if work.system_noise:
+            return clip_and_add_system_noise(row, self.dp.clip, self.dp.multiplier)
         return clip_and_noise(row, self.dp.clip, self.dp.multiplier, work.seed, round, self.name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,7 +11,6 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from wardround.aggregators.base import ClientPolicy
-from wardround.privacy.protection import Sealed
 from wardround.records import Metrics
 from wardround.updates import Aggregation, Updates
 
@@ -44,10 +45,17 @@ class TrainOrder:
     policy: ClientPolicy
     minimum_updates: Callable[[int], int]
     """Number of clients that replied → usable updates that the round needs."""
-    session: str | None = None
-    """Of the steward, where updates are encrypted."""
+    encrypted: bool = False
+    """Are updates to be encrypted?"""
     try_rule: Callable[[Updates], Aggregation] | None = None
     """What a copy of the server's rule would make of these updates: for attackers that know the defence."""
+
+    @property
+    def hash(self) -> str:
+        """Names what is asked: the round, the model and how to train."""
+        policy = [self.policy.prox_mu, self.policy.local_batch_norm]
+        head = json.dumps({"round": self.round, "policy": policy}).encode()
+        return hashlib.sha256(head + self.weights.numpy().tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +64,10 @@ class Received:
 
     updates: Updates
     """One row per client that replied. Encrypted updates have rows without content: only who, and what is reported."""
-    sealed: Mapping[str, Sealed] | None = None
+    sealed: Mapping[str, bytes] | None = None
     """Client → its encrypted update; None where updates are in the clear."""
+    order: str = ""
+    """The hash of the order that clients answered: encrypted updates are bound to it."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Client → why what it sent is of no use."""
     absent: Mapping[str, str] = field(default_factory=dict)

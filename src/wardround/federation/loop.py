@@ -183,7 +183,7 @@ class Federation:
             self.previous_weights,
             self.rule.client_policy,
             minimum_updates,
-            self.protection.session_for(round),
+            self.protection.encrypted,
             try_rule,
         )
 
@@ -197,9 +197,8 @@ class Federation:
             result = self._ask(self.rule, updates, round, root_update)
         else:
             try:
-                result = self.protection.open(
-                    updates, received.sealed, round, self.layout.size, self.weights.dtype
-                )
+                size, dtype = self.layout.size, self.weights.dtype
+                result = self.protection.open(updates, received.sealed, round, received.order, size, dtype)
             except WardroundError as error:  # the steward cannot be reached: it may be back in a while
                 raise TooFewReplies(str(error)) from None
         for client, reason in received.problems.items():

@@ -9,6 +9,7 @@ from torch import nn
 
 from wardround import models
 from wardround.datasets.base import Dataset, Task
+from wardround.privacy.noise import SystemNoise
 from wardround.privacy.params import DpParams
 from wardround.training.base import Objective, Trainer, TrainingParams
 from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
@@ -49,9 +50,14 @@ def build_trainer(
     engine: str,
     device: str,
     workers: int | None = None,
+    system_noise: bool = False,
 ) -> Trainer:
-    """The engine for this model: DP-SGD where patients are the unit of privacy, else the one that is configured."""
+    """The engine for this model: DP-SGD where patients are the unit of privacy, else the one that is configured.
+
+    `system_noise`: DP-SGD draws batches and noise from the operating system, as every deployment must.
+    """
     objective = objective_of(dataset)
     if dp is not None and dp.unit == "patient":
-        return PatientTrainer(model, objective, training, dp.clip, dp.multiplier)
+        source = SystemNoise() if system_noise else None
+        return PatientTrainer(model, objective, training, dp.clip, dp.multiplier, source)
     return make_trainer(model, objective, training, engine, device, workers)

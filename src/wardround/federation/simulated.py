@@ -78,11 +78,11 @@ class SimulatedClients:
                 defence=self._defence(honest, loss, order),
             )
         updates = self._updates(matrix, order, metrics)
-        if order.session is None:
+        if not order.encrypted:
             return Received(updates, seconds=seconds)
         sealers = {client.name: client.sealer for client in members if client.sealer is not None}
-        sealed, problems = seal_updates(updates, sealers, order.session, order.round)
-        return Received(without_rows(updates), sealed, problems, seconds=seconds)
+        sealed, problems = seal_updates(updates, sealers, order.round, order.hash)
+        return Received(without_rows(updates), sealed, order.hash, problems, seconds=seconds)
 
     def _updates(self, matrix: Tensor, order: TrainOrder, metrics: Mapping[str, Tensor]) -> Updates:
         counts = list(order.chosen.values())

@@ -54,9 +54,9 @@ def _work(order: Note, context: Context) -> Note:
         return unpack(ask(socket, pack(order)))
     hospital = _hospital_of(context)
     kept = context.state.config_records.get(MEMORY)
-    hospital.recall(kept["state"] if kept is not None else b"")  # type: ignore[arg-type]
+    hospital.load_state(kept["state"] if kept is not None else b"")  # type: ignore[arg-type]
     reply = hospital.reply(order)
-    if memory := hospital.memory():
+    if memory := hospital.save_state():
         context.state[MEMORY] = ConfigRecord({"state": memory})
     return reply
 

@@ -20,6 +20,7 @@ from wardround import aggregators, attacks, datasets, plugins
 from wardround.attacks.base import KnowledgeLevel
 from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError, did_you_mean
+from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.plugins import Plugin
 from wardround.registry import Parameters, explain
 from wardround.runs.config import RunConfig, load_config, read_yaml
@@ -159,7 +160,9 @@ class HospitalConfig(Parameters):
     runtime_port: int = Field(9094, ge=1, le=65535)
     """Of the SuperNode; unique on a machine."""
     state: Path | None = None
-    """A folder for what it remembers between rounds; None: beside the configuration."""
+    """A folder for what it remembers between rounds, and for its log; None: beside the configuration."""
+    policy: HospitalPolicy = HospitalPolicy()
+    """What it accepts from the server; the defaults are safe."""
 
     @field_validator("plugins", mode="before")
     @classmethod

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from wardround.flower.messages import Note
 from wardround.privacy.params import DpParams
 from wardround.runs.config import RunConfig
 
-__all__ = ["dp_of", "work_key", "work_section"]
+__all__ = ["dp_of", "order_hash", "work_key", "work_section"]
 
 WORK = ("model", "training", "seed", "rounds", "dp")
 """The keys of an order that decide the network and how it is trained."""
@@ -24,6 +28,16 @@ def work_section(run: RunConfig) -> dict[str, Any]:
 def work_key(head: Mapping[str, Any]) -> str:
     """The work of an order as one string: the same string for the same work."""
     return json.dumps({key: head.get(key) for key in WORK}, sort_keys=True)
+
+
+def order_hash(order: Note) -> str:
+    """The hash of a whole order: what is asked and the weights it starts from. Replies are bound to it."""
+    digest = hashlib.sha256(json.dumps(dict(order.head), sort_keys=True).encode())
+    for name in sorted(order.arrays):
+        array = np.ascontiguousarray(order.arrays[name])
+        digest.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def dp_of(head: Mapping[str, Any]) -> DpParams | None:

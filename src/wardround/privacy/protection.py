@@ -18,12 +18,12 @@ from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.channel import Channel
 from wardround.privacy.encryption.refusals import Refused
-from wardround.privacy.encryption.sealing import Sealed, Sealer
-from wardround.privacy.encryption.steward import DEPOSITS, Deposit
+from wardround.privacy.encryption.sealing import Sealer
+from wardround.privacy.encryption.steward import DEPOSITS
 from wardround.privacy.params import PrivacyParams
 from wardround.updates import Aggregation, Updates
 
-__all__ = ["Protection", "Sealed", "without_rows"]
+__all__ = ["Protection", "without_rows"]
 
 Blur = Callable[[Tensor, Tensor, int, tuple[str, ...]], tuple[Tensor, Tensor]]
 
@@ -85,7 +85,6 @@ class Protection:
             if params.mode == "plaintext":
                 self._scalar_rule.blur = partial(_blur, params.profile_noise.noise(), seed)
         self.channel = None
-        self._used_session: tuple[str, int] | None = None
         if params.mode != "plaintext":
             self.channel = Channel(params, clients)
             self.channel.public.check(dimension, len(clients or ()))
@@ -115,15 +114,6 @@ class Protection:
     def sealers(self) -> dict[str, Sealer]:
         """Client → what encrypts its updates, for clients that are played in this process."""
         return {} if self.channel is None else self.channel.sealers()
-
-    def session_for(self, round: int) -> str | None:
-        """The steward's session for this round: a new one, if a round that is tried again has used the present one."""
-        if self.channel is None:
-            return None
-        if self._used_session == (self.channel.session, round):
-            self.channel.session = self.channel.steward.begin(after=self.channel.session)
-        self._used_session = (self.channel.session, round)
-        return self.channel.session
 
     def check_budget(self, round: int, releases: dict[str, Release]) -> None:
         """Raise BudgetSpent if the round would overspend the budget."""
@@ -163,9 +153,23 @@ class Protection:
         return {client: (dp.multiplier, *steps(count)) for client, count in samples.items()}
 
     def open(
-        self, reports: Updates, sealed: Mapping[str, Sealed], round: int, dimension: int, dtype: torch.dtype
+        self,
+        reports: Updates,
+        sealed: Mapping[str, bytes],
+        round: int,
+        order: str,
+        dimension: int,
+        dtype: torch.dtype,
     ) -> Aggregation:
         """One round's result from encrypted updates; the reports' matrix is not looked at.
+
+        Args:
+            reports: ids, sample counts and metrics of the clients that replied.
+            sealed: client → its encrypted update.
+            round: the round.
+            order: the hash of the order that the clients answered.
+            dimension: D, the length of an update.
+            dtype: of the result.
 
         A client that sealed nothing, or nothing that can be read, is dropped; so is one whose deposit the steward
         says is not its own.
@@ -174,7 +178,7 @@ class Protection:
         while True:
             rows = [row for row, client in enumerate(reports.clients) if client not in dropped]
             try:
-                result = self._opened(reports.select(rows), round, sealed, dropped, dimension, dtype)
+                result = self._opened(reports.select(rows), round, order, sealed, dropped, dimension, dtype)
                 break
             except _ForgedDeposit as forged:
                 dropped[forged.client] = forged.reason
@@ -188,15 +192,15 @@ class Protection:
         result.dropped = dropped
         return result
 
-    def _unreadable(self, sealed: Mapping[str, Sealed], clients: Sequence[str]) -> list[str]:
+    def _unreadable(self, sealed: Mapping[str, bytes], clients: Sequence[str]) -> list[str]:
+        """Clients whose ciphertexts cannot be summed. What only the steward can read, the steward complains about."""
         assert self.channel is not None
-        broken = []
+        broken: list[str] = []
+        if self.params.mode == DEPOSITS:
+            return broken
         for client in clients:
-            part = sealed[client]
             try:
-                self.channel.public.combine(
-                    [(part.ciphertext if isinstance(part, Deposit) else part, self.channel.public.exact(0.5))]
-                )
+                self.channel.public.combine([(sealed[client], self.channel.public.exact(0.5))])
             except Exception:
                 broken.append(client)
         return broken
@@ -205,7 +209,8 @@ class Protection:
         self,
         reports: Updates,
         round: int,
-        sealed: Mapping[str, Sealed],
+        order: str,
+        sealed: Mapping[str, bytes],
         dropped: dict[str, str],
         dimension: int,
         dtype: torch.dtype,
@@ -220,13 +225,14 @@ class Protection:
                 f"{len(reports)} updates could be encrypted; the steward opens sums of {self.params.min_cohort}",
             )
         weigh = self._weighed_by_scalars if self.params.mode == DEPOSITS else self._weighed_by_reports
-        return weigh(reports, round, sealed, dimension, dtype)
+        return weigh(reports, round, order, sealed, dimension, dtype)
 
     def _weighed_by_reports(
         self,
         reports: Updates,
         round: int,
-        sealed: Mapping[str, Sealed],
+        order: str,
+        sealed: Mapping[str, bytes],
         dimension: int,
         dtype: torch.dtype,
     ) -> Aggregation:
@@ -243,12 +249,10 @@ class Protection:
             for client, weight in zip(reports.clients, result.weights.tolist(), strict=True)
         }
         total = public.combine(
-            (_padded(sealed[client]), coefficients[client])
-            for client in reports.clients
-            if coefficients[client]
+            (sealed[client], coefficients[client]) for client in reports.clients if coefficients[client]
         )
         try:
-            opened = channel.steward.open_padded_sum(channel.session, round, coefficients, total)
+            opened = channel.steward.open_padded_sum(round, order, coefficients, total)
         except Refused as reason:
             return _skipped(reports, dimension, str(reason), result)
         result.delta = torch.from_numpy(opened).to(dtype)
@@ -258,16 +262,17 @@ class Protection:
         self,
         reports: Updates,
         round: int,
-        sealed: Mapping[str, Sealed],
+        order: str,
+        sealed: Mapping[str, bytes],
         dimension: int,
         dtype: torch.dtype,
     ) -> Aggregation:
         """The steward opens each deposit's norm and cosine, the rule weighs, the steward opens the sum."""
         assert self.channel is not None
         channel, rule = self.channel, self._scalar_rule
-        deposits = {client: _deposited(sealed[client]) for client in reports.clients}
+        deposits = {client: sealed[client] for client in reports.clients}
         try:
-            measured = channel.steward.measure(channel.session, round, deposits)
+            measured = channel.steward.measure(round, order, deposits)
         except Refused as refusal:
             if refusal.client in deposits:
                 raise _ForgedDeposit(refusal.client, str(refusal)) from None
@@ -281,7 +286,7 @@ class Protection:
             for client, value in zip(reports.clients, rule.coefficients(result).tolist(), strict=True)
         }
         try:
-            opened = channel.steward.open_measured_sum(channel.session, round, coefficients)
+            opened = channel.steward.open_measured_sum(round, order, coefficients)
         except Refused as reason:
             return _skipped(reports, dimension, str(reason), result)
         result.delta = torch.from_numpy(opened).to(dtype)
@@ -319,18 +324,6 @@ def _blur(
     noise: ProfileNoise, seed: int, norms: Tensor, cosines: Tensor, round: int, clients: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
     return noise.blur_all(norms, cosines, seed, round, clients)
-
-
-def _padded(sealed: Sealed) -> bytes:
-    if isinstance(sealed, Deposit):
-        raise TypeError("a deposit where a padded ciphertext belongs")
-    return sealed
-
-
-def _deposited(sealed: Sealed) -> Deposit:
-    if not isinstance(sealed, Deposit):
-        raise TypeError("a ciphertext without its client's signature")
-    return sealed
 
 
 def without_rows(updates: Updates) -> Updates:

@@ -13,7 +13,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from wardround.training.base import (
 )
 from wardround.updates import Layout
 
-__all__ = ["PatientTrainer", "fit_for_patients", "poisson_steps"]
+__all__ = ["NoiseSource", "PatientTrainer", "fit_for_patients", "poisson_steps"]
 
 EVALUATED_AT_ONCE = 1024
 """Samples that go forward together where only their loss is wanted."""
@@ -66,6 +66,18 @@ def fit_for_patients(model: nn.Module, group_norm: bool) -> nn.Module:
     return model
 
 
+class NoiseSource(Protocol):
+    """Randomness that nobody can repeat."""
+
+    def uniform(self, count: int) -> Tensor:
+        """`count` numbers in (0, 1]."""
+        ...
+
+    def add_gaussian(self, values: Tensor, sigma: float) -> Tensor:
+        """The values plus noise of deviation `sigma`, in a way that is safe in floating point."""
+        ...
+
+
 class PatientTrainer(Trainer):
     """One client after the other, each step private."""
 
@@ -78,10 +90,21 @@ class PatientTrainer(Trainer):
         params: TrainingParams,
         clip: float,
         noise_multiplier: float,
+        system_noise: NoiseSource | None = None,
     ) -> None:
-        """`clip`: the norm S that a sample's gradient is clipped to; `noise_multiplier`: z."""
+        """Put a trainer together.
+
+        Args:
+            model: what is trained.
+            objective: the loss.
+            params: optimiser, batch size, epochs.
+            clip: the norm S that a sample's gradient is clipped to.
+            noise_multiplier: z.
+            system_noise: draws batches and noise from the operating system, as every deployment must; None: both
+                follow from the task's seed, as in a simulation that can be repeated.
+        """
         self.objective, self.params = objective, params
-        self.clip, self.noise_multiplier = clip, noise_multiplier
+        self.clip, self.noise_multiplier, self.system_noise = clip, noise_multiplier, system_noise
         self.layout = Layout.of(model)
         opacus = require("opacus", "privacy")
         self.network: Any = opacus.GradSampleModule(copy.deepcopy(model).train())
@@ -129,7 +152,9 @@ class PatientTrainer(Trainer):
         anchors = [parameter.detach().clone() for parameter in trained] if prox_mu else []
         sampling, augmentation = torch_generator(task.seed, "poisson"), torch_generator(task.seed, "augment")
         for _ in range(steps):
-            batch = (torch.rand(n, generator=sampling) < rate).nonzero().flatten()
+            source = self.system_noise
+            drawn = torch.rand(n, generator=sampling) if source is None else source.uniform(n)
+            batch = (drawn < rate).nonzero().flatten()
             optimizer.zero_grad()
             if len(batch):
                 logits = self.network(self._inputs(task, batch, augmentation))
@@ -138,6 +163,10 @@ class PatientTrainer(Trainer):
                 for parameter in trained:
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
             optimizer.pre_step()
+            if source is not None:  # Opacus has clipped and summed, and added nothing
+                for parameter in trained:
+                    noisy = source.add_gaussian(parameter.summed_grad, self.noise_multiplier * self.clip)
+                    parameter.grad = (noisy / (rate * n)).view_as(parameter)
             for parameter, anchor in zip(trained, anchors, strict=bool(anchors)):
                 assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach() - anchor, alpha=prox_mu)
@@ -154,7 +183,7 @@ class PatientTrainer(Trainer):
         )
         return self.private_optimizer(
             plain,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=0.0 if self.system_noise is not None else self.noise_multiplier,
             max_grad_norm=self.clip,
             expected_batch_size=batch,
             generator=noise,

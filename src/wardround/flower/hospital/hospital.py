@@ -1,14 +1,15 @@
 """A hospital of a federation: its data stay here; an order comes in, a reply goes out.
 
+What it does is decided here, by its own policy and its own memory, not by the order.
 Knows nothing of connections: the client app calls it in its own process, the trainer daemon in another.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,19 +29,24 @@ from wardround.federation.client import Client, LocalWork, client_data, train_to
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.flower.config import FederationConfig, HospitalConfig
+from wardround.flower.hospital.memory import HospitalMemory
+from wardround.flower.hospital.policy import OrderRefused
 from wardround.flower.messages import EVALUATE, HELLO, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
-from wardround.flower.orders import dp_of, work_key
-from wardround.privacy.encryption.sealing import Sealed, Sealer
-from wardround.privacy.encryption.steward import Deposit
+from wardround.flower.orders import dp_of, order_hash, work_key
+from wardround.privacy.accounting import Release
+from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.vault import key_path
 from wardround.runs.runner import build_campaign, load_and_partition
 from wardround.threads import one_thread
 from wardround.training.base import ClientData, Trainer, TrainingParams
+from wardround.training.dp_sgd import poisson_steps
 from wardround.updates import Layout
 
 __all__ = ["Hospital"]
 
 PLAIN = "plaintext"
+REFUSED = "refused by the hospital's policy"
+"""All that the server learns of a refusal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +61,19 @@ class _Setup:
 class Hospital:
     """One client of a federation: `reply` to an order (`answer` where both are bytes)."""
 
-    def __init__(self, client: Client, engine: str, device: str, repeatable: bool = False) -> None:
-        """`repeatable`: noise follows from the run's seed, as in a simulation, instead of the system's randomness."""
-        self.client, self.engine, self.device, self.repeatable = client, engine, device, repeatable
+    def __init__(
+        self, client: Client, engine: str, device: str, memory: HospitalMemory | None = None
+    ) -> None:
+        """`memory` has the hospital's policy; None for one that is only played in a simulation: it does what it is
+        asked, and its noise follows from the run's seed."""
+        self.client, self.engine, self.device, self.memory = client, engine, device, memory
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
         self._setup: _Setup | None = None
 
     @classmethod
-    def from_config(cls, config: HospitalConfig) -> Hospital:
-        """The hospital that `hospital.yaml` describes, with its data loaded."""
+    def from_config(cls, config: HospitalConfig, folder: Path | None = None) -> Hospital:
+        """The hospital that `hospital.yaml` describes, with its data loaded; its log is written into `folder`."""
         section = dict(config.dataset)
         dataset = datasets.create(section.pop("name"), **section).load(config.seed)
         if config.partition is None:
@@ -88,7 +97,7 @@ class Hospital:
         )
         sealer = None if config.steward_key is None else Sealer.from_file(config.steward_key, config.name)
         client = Client(config.name, dataset, data, test_rows, campaign, sealer=sealer)
-        return cls(client, config.engine, config.device)
+        return cls(client, config.engine, config.device, HospitalMemory(config.policy, folder))
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -107,20 +116,35 @@ class Hospital:
             build_campaign(run, assignment.clients),
             sealer=None if keys is None else Sealer.from_file(key_path(Path(keys), name), name),
         )
-        return cls(client, run.engine, run.device, repeatable=True)
+        return cls(client, run.engine, run.device)
 
     def answer(self, request: bytes) -> bytes:
         """Bytes in, bytes out: for the trainer that is kept running."""
         return pack(self.reply(unpack(request)))
 
     def reply(self, order: Note) -> Note:
-        """Do what an order asks."""
-        work = {HELLO: self._introduce, TRAIN: self._train, EVALUATE: self._evaluate}
+        """Do what an order asks, if the hospital's policy allows it."""
+        work = {HELLO: self._introduce, TRAIN: self._train_once, EVALUATE: self._evaluate}
         kind = order.head.get("kind")
         if kind not in work:
-            raise WardroundError(f"an order of kind {kind!r}; known: {', '.join(work)}")
-        with one_thread():
-            return work[kind](order)
+            raise WardroundError(f"an order of kind {str(kind)[:40]!r}; known: {', '.join(work)}")
+        try:
+            if self.memory is not None:
+                self.memory.count_order()
+            with one_thread():
+                return work[kind](order)
+        except OrderRefused as refusal:
+            if self.memory is not None:
+                facts = {"run": self._run(order.head), "round": order.head.get("round")}
+                self.memory.log(str(kind), None, refused=str(refusal), **facts)
+            raise WardroundError(REFUSED) from None
+
+    def _run(self, head: Mapping[str, Any]) -> str:
+        """Which run an order belongs to: the steward's keys are for one; else the server says which."""
+        sealer = self.client.sealer
+        if sealer is not None:
+            return f"key:{hashlib.sha256(sealer.key).hexdigest()[:32]}"
+        return f"run:{str(head.get('run'))[:200]}"
 
     def _introduce(self, order: Note) -> Note:
         dataset = self.client.dataset
@@ -135,10 +159,41 @@ class Hospital:
             }
         )
 
-    def _train(self, order: Note) -> Note:
+    def _train_once(self, order: Note) -> Note:
+        """Train, by the policy; the same order again gets the same reply again."""
+        memory, client = self.memory, self.client
+        if memory is None:
+            return self._train(order, order_hash(order))
+        sealer, asked = client.sealer, order_hash(order)
+        mode, cohort = (PLAIN, None) if sealer is None else (sealer.mode, sealer.min_cohort)
+        memory.policy.check_training(order, len(client.data), mode, cohort)
+        run, round = self._run(order.head), int(order.head["round"])
+        facts = {"run": run, "round": round, "order": asked}
+        if (repeated := memory.repeated(run, round, asked)) is not None:
+            memory.log(TRAIN, repeated, repeated=True, **facts)
+            return unpack(repeated)
+        release = self._release(order.head)
+        memory.check_budget(round, release)
+        reply = self._train(order, asked)
+        content = pack(reply)
+        memory.remember(run, round, asked, content, release)
+        memory.log(TRAIN, content, **facts)
+        return reply
+
+    def _release(self, head: Mapping[str, Any]) -> Release | None:
+        """What one round releases of this hospital, for its ledger."""
+        dp, training = dp_of(head), TrainingParams(**head["training"])
+        if dp is None:
+            return None
+        if dp.unit == "client":
+            return (dp.multiplier, 1.0, 1)
+        return (dp.multiplier, *poisson_steps(len(self.client.data), training.batch_size, training.epochs))
+
+    def _train(self, order: Note, asked: str) -> Note:
+        """Train as ordered; `asked` is the order's hash, to which an encrypted update is bound."""
         client, head, round = self.client, order.head, int(order.head["round"])
-        work, weights = self._prepare(order).work, self._weights(order)
         self._check_mode(head)
+        work, weights = self._prepare(order).work, self._weights(order)
         client.dp = dp_of(head)
         policy = ClientPolicy(head["policy"]["prox_mu"], head["policy"]["local_batch_norm"])
         honest, loss = train_together([client], work, weights, round, policy)
@@ -154,11 +209,14 @@ class Hospital:
         if client.campaign.byzantine:
             self.previous_weights = weights
         metrics = {name: float(values[0]) for name, values in reported.items()}
+        if self.memory is not None and not self.memory.policy.reports_loss:
+            metrics = {}
         update = matrix[0].numpy()
         if client.sealer is None:
             arrays = {"update": update}
         else:
-            arrays = _arrays(client.sealer.seal(update.astype(np.float64), str(head["session"]), round))
+            sealed = client.sealer.seal(update.astype(np.float64), round, asked)
+            arrays = {"ciphertext": np.frombuffer(sealed, dtype=np.uint8)}
         return Note({}, {SAMPLES: len(client.data), **metrics}, arrays)
 
     def _check_mode(self, head: Mapping[str, Any]) -> None:
@@ -171,23 +229,33 @@ class Hospital:
 
     def _evaluate(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""
-        client, setup = self.client, self._prepare(order)
+        client, memory = self.client, self.memory
+        if memory is not None:
+            memory.policy.check_evaluation(order)
+        setup = self._prepare(order)
         weights = client.own_weights(self._weights(order), setup.work.layout)
         test = setup.evaluator.on_test_rows(weights, client.test_rows)
         validation = setup.evaluator.on_validation(weights)
         measured = test | {f"{VALIDATION}{name}": value for name, value in validation.items()}
         known = {name: value for name, value in measured.items() if math.isfinite(value)}
-        return Note({}, {SAMPLES: len(client.test_rows), **known})
+        reply = Note({}, {SAMPLES: len(client.test_rows), **known})
+        if memory is None:
+            return reply
+        if min(len(client.test_rows), len(client.dataset.validation)) < memory.policy.min_reported:
+            reply = Note({}, {SAMPLES: 0})  # too few samples to say anything of them
+        memory.log(EVALUATE, pack(reply), run=self._run(order.head), order=order_hash(order))
+        return reply
 
     def _prepare(self, order: Note) -> _Setup:
         """Build the network and its trainer where the work of the order is new."""
         head, key = order.head, work_key(order.head)
         if self._setup is None or key != self._setup.key:
-            model, trainer, training = _build(self.client.dataset, key, self.engine, self.device)
-            # What the server could repeat would protect nobody from it: noise needs randomness of our own.
-            secret = head.get("dp") is not None and not self.repeatable
-            seed = secrets.randbits(62) if secret else int(head["seed"])
-            work = LocalWork(trainer, training, Layout.of(model), int(head["rounds"]), seed)
+            model, trainer, training = _build(
+                self.client.dataset, key, self.engine, self.device, self.memory is not None
+            )
+            layout, rounds, seed = Layout.of(model), int(head["rounds"]), int(head["seed"])
+            # What the server could repeat would protect nobody from it: noise needs randomness of the system.
+            work = LocalWork(trainer, training, layout, rounds, seed, system_noise=self.memory is not None)
             self._setup = _Setup(key, Evaluator(model, self.client.dataset), work)
         return self._setup
 
@@ -202,50 +270,58 @@ class Hospital:
             )
         return torch.from_numpy(weights.copy())
 
-    def memory(self) -> bytes:
-        """What the next round needs where another process may do it: own BatchNorm, used pads, an attacker's."""
-        client = self.client
-        attack, sealed = client.campaign.state_dict(), {} if client.sealer is None else client.sealer.used
-        if not (client.batch_norm is not None or attack or sealed or self.previous_weights is not None):
+    def save_state(self) -> bytes:
+        """What the next round needs where another process may do it: own BatchNorm, used pads, its memory."""
+        client, sealer, memory = self.client, self.client.sealer, self.memory
+        attack = client.campaign.state_dict()
+        nothing = client.batch_norm is None and self.previous_weights is None and not attack
+        if nothing and (sealer is None or not sealer.round) and (memory is None or not memory.orders[1]):
             return b""
+        remembered = None if memory is None else memory.state_dict()
+        if remembered is not None:  # only tensors, numbers and strings are read back
+            order, reply = remembered["last_reply"]
+            remembered["last_reply"] = [order, torch.frombuffer(bytearray(reply or b" "), dtype=torch.uint8)]
+            remembered["has_reply"] = bool(reply)
         state = {
             "batch_norm": client.batch_norm,
             "attack": attack,
             "previous_weights": self.previous_weights,
-            "sealed": sealed,
+            "sealed": None if sealer is None else [sealer.round, sealer.order],
+            "memory": remembered,
         }
         content = io.BytesIO()
         torch.save(state, content)
         return content.getvalue()
 
-    def recall(self, content: bytes) -> None:
-        """Continue from what `memory` gave; from nothing, where it gave nothing."""
-        state = torch.load(io.BytesIO(content), weights_only=True) if content else {}
+    def load_state(self, content: bytes) -> None:
+        """Continue from what `save_state` gave; from nothing, where it gave nothing."""
         client = self.client
-        client.batch_norm = state.get("batch_norm")
-        self.previous_weights = state.get("previous_weights")
-        if client.sealer is not None:
-            client.sealer.used = state.get("sealed", {})
-        if state.get("attack"):
+        if not content:
+            client.batch_norm = self.previous_weights = None
+            return
+        state = torch.load(io.BytesIO(content), weights_only=True)
+        client.batch_norm, self.previous_weights = state["batch_norm"], state["previous_weights"]
+        if client.sealer is not None and state["sealed"] is not None:
+            client.sealer.round, client.sealer.order = state["sealed"]
+        if state["attack"]:
             client.campaign.load_state_dict(state["attack"])
+        if self.memory is not None and state["memory"] is not None:
+            remembered = dict(state["memory"])
+            order, reply = remembered["last_reply"]
+            content = reply.numpy().tobytes() if remembered["has_reply"] else b""
+            self.memory.load_state_dict({**remembered, "last_reply": [order, content]})
 
 
 @lru_cache(maxsize=4)
-def _build(dataset: Dataset, key: str, engine: str, device: str) -> tuple[nn.Module, Trainer, TrainingParams]:
+def _build(
+    dataset: Dataset, key: str, engine: str, device: str, system_noise: bool
+) -> tuple[nn.Module, Trainer, TrainingParams]:
     """The network and its trainer, shared by all hospitals of a process that have the same data and work."""
     head = json.loads(key)
     training, dp = TrainingParams(**head["training"]), dp_of(head)
     classes = len(dataset.class_names)
     model = build_model(head["model"], dataset.input_shape, dataset.task.value, classes, head["seed"], dp)
-    return model, build_trainer(model, dataset, training, dp, engine, device, workers=1), training
-
-
-def _arrays(sealed: Sealed) -> dict[str, np.ndarray]:
-    """An encrypted update as it travels."""
-    if isinstance(sealed, Deposit):
-        return {"ciphertext": _bytes(sealed.ciphertext), "tag": _bytes(sealed.tag)}
-    return {"ciphertext": _bytes(sealed)}
-
-
-def _bytes(content: bytes) -> np.ndarray:
-    return np.frombuffer(content, dtype=np.uint8)
+    trainer = build_trainer(
+        model, dataset, training, dp, engine, device, workers=1, system_noise=system_noise
+    )
+    return model, trainer, training

@@ -148,12 +148,12 @@ def _answer_and_save(hospital: Hospital, path: Path) -> Answer:
     """Return the hospital's `answer` with its state loaded from `path`, and saved there when it changes."""
     saved = path.read_bytes() if path.exists() else b""
     if saved:
-        hospital.recall(saved)
+        hospital.load_state(saved)
 
     def answer(request: bytes) -> bytes:
         nonlocal saved
         reply = hospital.answer(request)
-        state = hospital.memory()
+        state = hospital.save_state()
         if state != saved:
             replace_file(path, state)
             saved = state
@@ -175,7 +175,9 @@ def main(arguments: list[str] | None = None) -> None:
     from wardround.flower.hospital.hospital import Hospital
 
     try:
-        hospital = Hospital.from_config(load_hospital(options.config))
+        hospital = Hospital.from_config(
+            load_hospital(options.config), options.memory and options.memory.parent
+        )
         answer: Answer = hospital.answer
         if options.memory is not None:
             answer = _answer_and_save(hospital, options.memory)

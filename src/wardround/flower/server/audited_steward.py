@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wardround.privacy.encryption.refusals import Refused
-from wardround.privacy.encryption.steward import Deposit, Measured, StewardHandle
+from wardround.privacy.encryption.steward import Measured, StewardHandle
 
 __all__ = ["AuditedSteward"]
 
@@ -22,27 +22,22 @@ class AuditedSteward:
     def __init__(self, steward: StewardHandle, log_event: Callable[..., None]) -> None:
         self.steward, self.log_event = steward, log_event
 
-    def begin(self, after: str | None = None) -> str:
-        session = self.steward.begin(after)
-        self.log_event("steward-session", session=session, after=after)
-        return session
-
     def public_context(self) -> tuple[str, bytes]:
         return self.steward.public_context()
 
     def open_padded_sum(
-        self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
+        self, round: int, order: str, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray:
-        open_sum = partial(self.steward.open_padded_sum, session, round, coefficients, ciphertext)
+        open_sum = partial(self.steward.open_padded_sum, round, order, coefficients, ciphertext)
         return self._logged("sum", round, coefficients, open_sum)
 
-    def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
+    def measure(self, round: int, order: str, deposits: Mapping[str, bytes]) -> dict[str, Measured]:
         clients = dict.fromkeys(deposits, "norm and cosine")
-        measure = partial(self.steward.measure, session, round, deposits)
+        measure = partial(self.steward.measure, round, order, deposits)
         return self._logged("scalars", round, clients, measure)
 
-    def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
-        open_sum = partial(self.steward.open_measured_sum, session, round, coefficients)
+    def open_measured_sum(self, round: int, order: str, coefficients: Mapping[str, float]) -> np.ndarray:
+        open_sum = partial(self.steward.open_measured_sum, round, order, coefficients)
         return self._logged("sum", round, coefficients, open_sum)
 
     def _logged(self, what: str, round: int, clients: Mapping[str, Any], ask: Callable[[], Opened]) -> Opened:

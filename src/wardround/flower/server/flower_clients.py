@@ -15,7 +15,7 @@ from wardround.federation.schedule import Schedule, timed
 from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import EVALUATE, TRAIN, Note
-from wardround.flower.orders import work_section
+from wardround.flower.orders import order_hash, work_section
 from wardround.flower.server.broker import Reply
 from wardround.flower.server.membership import Membership
 from wardround.flower.server.replies import Replies, SealedReplies, combine_evaluations
@@ -78,7 +78,7 @@ class FlowerClients:
     def train(self, order: TrainOrder) -> Received:
         seconds: dict[str, float] = {}
         with timed(seconds, "train"):
-            replies = self._collect(order)
+            replies, asked = self._collect(order)
         self.audit.append("received", round=order.round, clients=replies.received())
         updates = replies.updates(self.layout)
         needed = max(self.params.needed(self.config.per_round), order.minimum_updates(len(updates)))
@@ -87,11 +87,13 @@ class FlowerClients:
             first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
             raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed ({first})")
         sealed = replies.sealed if isinstance(replies, SealedReplies) else None
-        return Received(updates, sealed, replies.problems, replies.absent, seconds)
+        return Received(updates, sealed, asked, replies.problems, replies.absent, seconds)
 
-    def _collect(self, order: TrainOrder) -> Replies:
+    def _collect(self, order: TrainOrder) -> tuple[Replies, str]:
+        """The hospitals' replies, and the hash of the order they were given."""
         head = {
             "kind": TRAIN,
+            "run": self.config.run.run_name,
             **self.work,
             "round": order.round,
             "policy": {
@@ -100,16 +102,16 @@ class FlowerClients:
             },
             "clients": self.config.clients,
         }
-        if order.session is not None:
-            head |= {"mode": self.config.run.privacy.mode, "session": order.session}
-        kind = Replies if order.session is None else SealedReplies
+        if order.encrypted:
+            head["mode"] = self.config.run.privacy.mode
+        kind = SealedReplies if order.encrypted else Replies
         replies = kind(list(order.chosen), self.layout.size, self.dtype)
         deadline = self.params.deadline_seconds
         note = Note(head, {}, {"weights": order.weights.numpy()})
         self.broker.send(note, self._nodes, order.round, deadline)
         unanswered = self.broker.collect(TRAIN, deadline, replies.take)
         replies.close(sorted(unanswered), deadline, self.params.sample_cap)
-        return replies
+        return replies, order_hash(note)
 
     def wait_for_retry(self, round: int, attempt: int, reason: str) -> None:
         self.membership.wait_for_retry(round, attempt, reason)
@@ -118,7 +120,9 @@ class FlowerClients:
         """The hospitals' own figures, and their medians: no minority that lies moves those far."""
         replies: dict[str, Reply] = {}
         deadline = self.params.deadline_seconds
-        order = Note({"kind": EVALUATE, **self.work}, {}, {"weights": weights.numpy()})
+        order = Note(
+            {"kind": EVALUATE, "run": self.config.run.run_name, **self.work}, {}, {"weights": weights.numpy()}
+        )
         self.broker.send(order, self.membership.refresh(), round, deadline)
         self.broker.collect(EVALUATE, deadline, replies.__setitem__)
         return combine_evaluations(replies)

@@ -16,7 +16,6 @@ from wardround.federation.clients import Evaluation
 from wardround.federation.evaluation import METRICS
 from wardround.flower.messages import SAMPLES, VALIDATION
 from wardround.flower.server.broker import Failure, Reply
-from wardround.privacy.encryption.steward import Deposit
 from wardround.updates import Layout, Updates
 
 __all__ = ["Replies", "SealedReplies", "combine_evaluations"]
@@ -130,15 +129,15 @@ class SealedReplies(Replies):
     """Replies whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
 
     def _allocate(self) -> None:
-        self.sealed: dict[str, bytes | Deposit] = {}
+        self.sealed: dict[str, bytes] = {}
 
     def _store(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
-        ciphertext, tag = arrays.get("ciphertext"), arrays.get("tag")
+        ciphertext = arrays.get("ciphertext")
         if ciphertext is None or ciphertext.dtype != np.uint8:
             return "no ciphertext in its answer"
         content = ciphertext.tobytes()
         self.hashes[client] = hashlib.sha256(content).hexdigest()
-        self.sealed[client] = content if tag is None else Deposit(content, tag.tobytes())
+        self.sealed[client] = content
         return None
 
     def _clear(self, client: str) -> None:

@@ -1,4 +1,4 @@
-"""A run's connection to its steward: the keys of clients that are played here, and the session that opens sums."""
+"""A run's connection to its steward, and the keys of clients that are played here."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Channel:
     def __init__(self, params: PrivacyParams, clients: tuple[str, ...] | None) -> None:
         """`clients`: those played in this process; None where each has its own key."""
         self.mode, self.clients = params.mode, frozenset(clients or ())
+        self.min_cohort = params.min_cohort
         self.own: Steward | None = None
         self.steward: StewardHandle
         if clients is None:  # each has its own key
@@ -54,28 +55,25 @@ class Channel:
         if cipher != params.cipher:
             raise ConfigError(f"privacy.cipher is {params.cipher}, but the steward has keys for {cipher}")
         self.public: PublicSide = public_side(cipher, content)
-        self.session = self.steward.begin()
 
     def sealers(self) -> dict[str, Sealer]:
         """One sealer per client that is played here; none where each client has its own key."""
         return {
-            client: Sealer(client, self.mode, key, self.public)
+            client: Sealer(client, self.mode, key, self.public, self.min_cohort)
             for client, key in self.keys.items()
             if client in self.clients
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs.
+        """What a resumed run needs of a steward that ends with this process: the sum that cosines are measured against.
 
-        A steward in this process ends with it: only the sum that cosines are measured against is kept. One in another
-        process is given the session that this run continues.
+        One in another process remembers by itself how far the run is.
         """
-        last = None if self.own is None else self.own.sessions[self.session].last_sum
-        return {"session": self.session, "last_sum": None if last is None else torch.from_numpy(last)}
+        last = None if self.own is None else self.own.progress.last_sum
+        return {"last_sum": None if last is None else torch.from_numpy(last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the round whose state this is."""
         if self.own is not None:
             last = state["last_sum"]
-            self.own.sessions[self.session].last_sum = None if last is None else last.numpy()
-        else:
-            self.session = self.steward.begin(after=state["session"])
+            self.own.progress.last_sum = None if last is None else last.numpy()

@@ -1,9 +1,10 @@
-"""CKKS through TenSEAL: real vectors of any length, cut into chunks of 4096 slots.
+"""CKKS through TenSEAL: real vectors of any length, cut into chunks of 8192 slots.
 
-Ring dimension 8192, coefficient modulus 60+40+40+60 = 200 bits, ternary secret: 128-bit security, for which the
-HomomorphicEncryption.org standard allows up to 218 bits at this dimension. Scale 2⁴⁰. Products are left at scale
-2⁸⁰ instead of being rescaled: a sum is opened right after its one multiplication, and what is not rescaled keeps
-a range of ±2⁵⁸ (rescaled it would be ±2¹⁸, and an attacker's long update would wrap around).
+Ring dimension 16384, coefficient modulus 4 × 60 = 240 bits, ternary secret: more than 128-bit security, for which the
+HomomorphicEncryption.org standard allows up to 438 bits at this dimension. Scale 2⁶⁰: the cipher's own error is about
+10⁻¹⁵ in a sum, which leaves room for the noise that the steward adds to what it opens (see `steward`). Products are
+left at scale 2¹²⁰ instead of being rescaled: a sum is opened right after its one multiplication, and what is not
+rescaled keeps a range of ±2⁵⁸ (an attacker's long update would wrap around in less).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from wardround.privacy.encryption.refusals import Refused, Unsealable
 
 __all__ = ["MODULUS_BITS", "RING_DIMENSION", "SLOTS", "CkksPublic", "CkksSecret", "security_bits"]
 
-RING_DIMENSION = 8192
-MODULUS_BITS = (60, 40, 40, 60)
-SCALE = 2.0**40
+RING_DIMENSION = 16384
+MODULUS_BITS = (60, 60, 60, 60)
+SCALE = 2.0**60
 SLOTS = RING_DIMENSION // 2
 LONGEST = 2.0**28
 """Norm of the longest vector a client may encrypt: its square still fits the range of a product."""
 COEFFICIENT_STEP = 2.0**-32
-"""Coefficients are multiples of this: exact at scale 2⁴⁰, so that weighted pads come off without a trace."""
+"""Coefficients are multiples of this: exact at this scale, so that weighted pads come off without a trace."""
 PAD_BOUND = 2.0**20
 """Pads are uniform in ±2²⁰: about 2³⁰ times a typical entry of an update, with 53-bit arithmetic to spare."""
 MAGIC = b"WRC1"

@@ -1,4 +1,4 @@
-"""One-time pads that a client and the steward can both derive, and nobody else.
+"""One-time pads that a client and the steward can both derive, and nobody else; and messages only they can read.
 
 A client adds its pad to its update before encrypting. The steward takes off, after opening, the weighted sum
 of the pads of exactly those clients and weights that the server named. Had the server handed in anything else
@@ -10,10 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+import os
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Pad", "pad_for", "tag_for"]
+from wardround.errors import require
+
+__all__ = ["Pad", "open_sealed", "pad_for", "seal_for_steward"]
+
+NONCE_BYTES = 12
 
 
 class Pad:
@@ -43,12 +50,37 @@ class Pad:
         return int.from_bytes(self.stream(part, length), "big") % below
 
 
-def pad_for(client_key: bytes, session: str, round: int) -> Pad:
-    """The pad of one client's one update; a pad is never used twice because a session never has a round twice."""
-    return Pad(hmac.digest(client_key, f"pad\n{session}\n{round}".encode(), "sha256"))
+def pad_for(client_key: bytes, round: int, order: str) -> Pad:
+    """The pad of one client's one update, bound to the round and to the order it answers (a hash of the whole order).
+
+    Clients that were given different orders have pads that do not come off together.
+    """
+    return Pad(hmac.digest(client_key, f"pad\n{round}\n{order}".encode(), "sha256"))
 
 
-def tag_for(client_key: bytes, session: str, round: int, client: str, ciphertext: bytes) -> bytes:
-    """A client's signature for the steward: this ciphertext is mine, for this round of this session."""
-    content = hashlib.sha256(ciphertext).hexdigest()
-    return hmac.digest(client_key, f"deposit\n{session}\n{round}\n{client}\n{content}".encode(), "sha256")
+def seal_for_steward(client_key: bytes, client: str, round: int, order: str, content: bytes) -> bytes:
+    """Encrypt and sign what only the steward may read: ChaCha20-Poly1305, bound to client, round and order."""
+    cipher, nonce = _aead(client_key), os.urandom(NONCE_BYTES)
+    return nonce + bytes(cipher.encrypt(nonce, content, _context(client, round, order)))
+
+
+def open_sealed(client_key: bytes, client: str, round: int, order: str, sealed: bytes) -> bytes | None:
+    """What a client sealed; None where it did not seal this, for this round and order."""
+    from cryptography.exceptions import InvalidTag
+
+    nonce, content = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+    try:
+        return bytes(_aead(client_key).decrypt(nonce, content, _context(client, round, order)))
+    except (InvalidTag, ValueError):  # a ValueError: too short to hold a nonce
+        return None
+
+
+def _aead(client_key: bytes) -> Any:
+    require("cryptography", "privacy")
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(hmac.digest(client_key, b"deposit", "sha256"))
+
+
+def _context(client: str, round: int, order: str) -> bytes:
+    return json.dumps([client, round, order]).encode()

@@ -1,4 +1,4 @@
-"""The server's way to a steward in another process."""
+"""The server's connection to a steward in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.privacy.encryption.refusals import Refused
-from wardround.privacy.encryption.steward import Deposit, Measured
+from wardround.privacy.encryption.steward import Measured
 from wardround.privacy.encryption.wire import (
     NONCE,
     PROOF,
@@ -37,36 +37,27 @@ class RemoteSteward:
             )
         self.address, self.key, self.timeout = address.rstrip("/"), key, timeout
 
-    def begin(self, after: str | None = None) -> str:
-        """A new session."""
-        return str(self._ask("/begin", {"after": after})[0]["session"])
-
     def public_context(self) -> tuple[str, bytes]:
         """The cipher's name and its public keys."""
         head, blobs = self._ask("/context", {})
         return head["cipher"], blobs[0]
 
     def open_padded_sum(
-        self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
+        self, round: int, order: str, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray:
         """See `Steward`."""
-        head = {"session": session, "round": round, "coefficients": dict(coefficients)}
+        head = {"round": round, "order": order, "coefficients": dict(coefficients)}
         return _vector(self._ask("/sum", head, [ciphertext])[1])
 
-    def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
+    def measure(self, round: int, order: str, deposits: Mapping[str, bytes]) -> dict[str, Measured]:
         """See `Steward`."""
-        head = {
-            "session": session,
-            "round": round,
-            "clients": list(deposits),
-            "tags": [deposit.tag.hex() for deposit in deposits.values()],
-        }
-        answer, _ = self._ask("/measure", head, [deposit.ciphertext for deposit in deposits.values()])
+        head = {"round": round, "order": order, "clients": list(deposits)}
+        answer, _ = self._ask("/measure", head, list(deposits.values()))
         return {client: Measured(norm, cosine) for client, (norm, cosine) in answer["scalars"].items()}
 
-    def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
+    def open_measured_sum(self, round: int, order: str, coefficients: Mapping[str, float]) -> np.ndarray:
         """See `Steward`."""
-        head = {"session": session, "round": round, "coefficients": dict(coefficients)}
+        head = {"round": round, "order": order, "coefficients": dict(coefficients)}
         return _vector(self._ask("/measured-sum", head)[1])
 
     def _ask(

@@ -5,23 +5,29 @@ It checks what it opens instead of relying on the server:
 * a *padded sum* (`open_padded_sum`) is summed by the server; the steward sees that sum only. Each client added a
   pad that only it and the steward know; the steward takes off the pads of the clients and weights the server
   named. If the server handed in anything else, what it gets back is noise (see `pads`).
-* *deposits* (`measure`, then `open_measured_sum`) are single ciphertexts, each signed by its client for this
-  round. The steward computes norms, cosines and the weighted sum of exactly these itself, encrypted, and opens
-  only the results. The direction of the cosines is the sum it opened last: a server that could choose it would
-  read one coordinate a round.
+* *deposits* (`measure`, then `open_measured_sum`) are single ciphertexts, each sealed by its client so that only the
+  steward can read it: the server never holds a ciphertext that is opened. The steward computes norms, cosines and
+  the weighted sum of exactly these itself, encrypted, and opens only the results. The direction of the cosines is
+  the sum it opened last: a server that could choose it would read one coordinate per round.
 
-A steward does the one or the other, for as long as its keys live: a server that held unpadded ciphertexts could scale
-one until it stands out above the pads that a padded opening takes off.
+Everything is bound to the round and to the hash of the order that clients answered: clients with different orders
+cannot be summed. A steward's keys are for one run. Rounds only go forward; a round has one order, one measurement per
+client and one sum. The same question again (a server that was killed and resumes) gets the same answer, from memory;
+a different one is refused. A steward does the one kind of opening or the other, for as long as its keys live.
 
-All this protects single updates from an honest-but-curious server: one that follows the protocol and looks at all
-it receives. It does not protect them from a dishonest one. A server that orders a tiny learning rate recovers the
-CKKS key from what is opened; one that asks in several sessions, or orders different work from different clients, can
-subtract sums from each other; one that knows all other updates of a cohort can subtract those (docs/privacy.md).
+What is opened gets noise of fixed size, whatever is in it. An exact CKKS opening beside its ciphertext gives away the
+secret key (Li and Micciancio, EUROCRYPT 2021), and noise in proportion to the value would be none on a sum of zeros.
+The cipher's own error has a spread of e ≈ 10⁻¹⁵ per value (ring 16384, scale 2⁶⁰). With Gaussian noise of spread σ, the
+opened values of two keys differ by at most n·(e/σ)²/2 in Kullback-Leibler divergence over n opened values: 2⁻²⁴ for
+σ = 2⁻²⁴ and n = 2³⁰, a thousand rounds of a million parameters. Sums whose root mean square is below 2⁻²² are refused:
+nothing but noise would be left of them.
+
+Not covered: a server that knows, or plays, all other clients of a cohort can subtract them from the sum. That is why
+`min_cohort` counts hospitals that are registered with the steward by name.
 """
 
 from __future__ import annotations
 
-import hmac
 import math
 import secrets
 import threading
@@ -37,24 +43,28 @@ from pydantic import Field
 from wardround.errors import ParameterError
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.ciphers import SecretSide
-from wardround.privacy.encryption.ckks import CkksSecret
-from wardround.privacy.encryption.pads import pad_for, tag_for
+from wardround.privacy.encryption.ckks import CkksSecret, unpack
+from wardround.privacy.encryption.pads import open_sealed, pad_for
 from wardround.privacy.encryption.refusals import Refused
 from wardround.registry import Parameters
 
-__all__ = ["DEPOSITS", "PADDED_SUMS", "Deposit", "Measured", "Policy", "Steward", "StewardHandle"]
+__all__ = ["DEPOSITS", "PADDED_SUMS", "Measured", "Policy", "Progress", "Steward", "StewardHandle"]
 
 PADDED_SUMS = "encrypted-fedmed"
 DEPOSITS = "encrypted-caac"
 
-MAX_OPENINGS = 2
-"""A client and round: its two scalars together are one opening, the sum it is part of another."""
 COUNTS_FROM = 0.1
-"""A client is part of a cohort from this share of 1/N on: a cohort is not padded with weights of nothing."""
-FLOOD = 1e-5
-"""Noise on what is opened, as a share of its root mean square. Exact CKKS openings beside their ciphertexts give
-away the secret key (Li and Micciancio, "On the Security of Homomorphic Encryption on Approximate Numbers", 2021)."""
+"""A client is part of a cohort from this share of 1/min_cohort on: a cohort is not padded with weights of nothing."""
+VECTOR_NOISE = 2.0**-24
+"""Spread of the noise on every value of an opened sum."""
+SCALAR_NOISE = 2.0**-34
+"""Spread of the noise on a squared norm or an inner product. Few of them are opened: two per client and round."""
+SMALLEST_SUM = 2.0**-22
+"""Least root mean square of a sum that is opened."""
+SUM_SLACK = 1e-6
+"""Coefficients are rounded to what the cipher can multiply with: their sum may exceed 1 by this."""
 TRIANGLE_SLACK = 1e-3
+LAST_ROUND = 10**6
 
 
 class Policy(Parameters):
@@ -64,14 +74,6 @@ class Policy(Parameters):
     """Fewest clients in a sum."""
     max_share: float = Field(0.5, gt=0, lt=1)
     """Largest share of one client in a sum."""
-
-
-@dataclass(frozen=True)
-class Deposit:
-    """A client's ciphertext and its signature for the steward."""
-
-    ciphertext: bytes
-    tag: bytes
 
 
 @dataclass(frozen=True)
@@ -86,31 +88,31 @@ class Measured:
 class StewardHandle(Protocol):
     """What the aggregating server can ask, in this process or over a connection."""
 
-    def begin(self, after: str | None = None) -> str: ...
-
     def public_context(self) -> tuple[str, bytes]: ...
 
     def open_padded_sum(
-        self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
+        self, round: int, order: str, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray: ...
 
-    def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]: ...
+    def measure(self, round: int, order: str, deposits: Mapping[str, bytes]) -> dict[str, Measured]: ...
 
-    def open_measured_sum(
-        self, session: str, round: int, coefficients: Mapping[str, float]
-    ) -> np.ndarray: ...
+    def open_measured_sum(self, round: int, order: str, coefficients: Mapping[str, float]) -> np.ndarray: ...
 
 
 @dataclass
-class Session:
-    """What the steward remembers of one run."""
+class Progress:
+    """What the steward remembers of its run."""
 
     round: int = 0
-    openings: Counter[str] = field(default_factory=Counter)
-    deposits: dict[str, Deposit] = field(default_factory=dict)
+    order: str = ""
+    measured: dict[str, Measured] = field(default_factory=dict)
+    """The scalars of this round, as they were given out."""
     norms: dict[str, float] = field(default_factory=dict)
-    summed: bool = False
+    """The norms of this round without profile noise: an opened sum cannot be longer than its parts."""
+    coefficients: dict[str, float] | None = None
+    """Of this round's sum; None while it is not opened."""
     last_sum: np.ndarray | None = None
+    """The sum opened last, of this round or an earlier one."""
 
 
 class Steward:
@@ -125,213 +127,232 @@ class Steward:
         log: Callable[[dict[str, Any]], None] | None = None,
         names: Callable[[str], str] = str,
         profile_noise: ProfileNoise | None = None,
-        keep: Callable[[str, Session], None] | None = None,
+        keep: Callable[[Progress], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
+        """Put a steward together.
+
+        Args:
+            secret: the cipher's secret side.
+            client_keys: client → the key it shares with the steward.
+            mode: `PADDED_SUMS` or `DEPOSITS`.
+            policy: what is opened.
+            log: is handed a plain dict for every opening and every refusal.
+            names: how clients are called in the log.
+            profile_noise: noise on norms and cosines, where there is to be any.
+            keep: called whenever something was opened, before the answer leaves.
+            progress: where an earlier process of this steward stopped.
+        """
         if mode not in (PADDED_SUMS, DEPOSITS):
             raise ParameterError(f"a steward's mode is {PADDED_SUMS} or {DEPOSITS}, got {mode!r}")
         self.secret, self.client_keys, self.mode = secret, dict(client_keys), mode
         self.policy = policy or Policy()
         self.log = log or (lambda line: None)
-        self.names = names  # how clients are called in the log
-        self.profile_noise = profile_noise
-        self.keep = keep or (lambda name, session: None)  # called whenever a session has moved on
-        self.sessions: dict[str, Session] = {}
+        self.names, self.profile_noise = names, profile_noise
+        self.keep = keep or (lambda progress: None)
+        self.progress = progress or Progress()
+        self._deposits: dict[str, bytes] = {}  # of this round, without the clients' seals
         self._random = np.random.default_rng(secrets.randbits(128))  # of the system: nobody may repeat it
         self._lock = threading.Lock()
-
-    def begin(self, after: str | None = None) -> str:
-        """A new session; `after` names the one it continues (of a run that was stopped)."""
-        with self._lock:
-            name = secrets.token_hex(16)
-            last = None
-            if after is not None:
-                if after not in self.sessions:
-                    raise self._refusal("begin", name, 0, [], f"session {after} is not known here")
-                last = self.sessions[after].last_sum
-            self.sessions[name] = Session(last_sum=last)
-            self.keep(name, self.sessions[name])
-            self._note("begin", name, 0, [], after=after)
-            return name
 
     def public_context(self) -> tuple[str, bytes]:
         """The cipher's name and its public keys."""
         return self.secret.name, self.secret.public_bytes()
 
     def open_padded_sum(
-        self, session: str, round: int, coefficients: Mapping[str, float], ciphertext: bytes
+        self, round: int, order: str, coefficients: Mapping[str, float], ciphertext: bytes
     ) -> np.ndarray:
-        """Open Σ coefficient · (update + pad) and take off the pads of exactly these clients and weights."""
+        """Open Σ coefficient · (update + pad) and take off the pads of exactly these clients, weights and order."""
         with self._lock:
-            self._must_be(PADDED_SUMS, "sum", session, round, coefficients)
-            state = self._enter("sum", session, round, coefficients)
-            self._check_cohort("sum", session, round, coefficients)
-            self._spend("sum", session, round, state, coefficients)
+            request = _Request("sum", round, order, tuple(coefficients))
+            self._check_request(request, PADDED_SUMS)
+            if (repeated := self._repeated_sum(request, coefficients)) is not None:
+                return repeated
+            self._check_cohort(request, coefficients)
             parts = [
-                (coefficient, pad_for(self.client_keys[client], session, round))
+                (coefficient, pad_for(self.client_keys[client], round, order))
                 for client, coefficient in coefficients.items()
                 if coefficient
             ]
-            opened = self._flooded(self.secret.open_sum(ciphertext, parts))
-            state.summed, state.last_sum = True, opened
-            self.keep(session, state)
-            self._note("sum", session, round, coefficients, coefficients=_named(coefficients, self.names))
-            return opened
+            return self._give_out(request, coefficients, self.secret.open_sum(ciphertext, parts))
 
-    def measure(self, session: str, round: int, deposits: Mapping[str, Deposit]) -> dict[str, Measured]:
-        """Norm and cosine of every deposit: two scalars a client."""
+    def measure(self, round: int, order: str, deposits: Mapping[str, bytes]) -> dict[str, Measured]:
+        """Norm and cosine of every deposit: two scalars per client and round."""
         with self._lock:
-            self._must_be(DEPOSITS, "scalars", session, round, deposits)
-            state = self._enter("scalars", session, round, deposits)
-            secret = self._ckks("scalars", session, round)
-            for client, deposit in deposits.items():
-                right = tag_for(self.client_keys[client], session, round, client, deposit.ciphertext)
-                if not hmac.compare_digest(right, deposit.tag):
-                    raise self._refusal(
-                        "scalars", session, round, deposits, f"not signed by {self.names(client)}", client
-                    )
-                if client in state.deposits:
-                    raise self._refusal(
-                        "scalars", session, round, deposits, f"{self.names(client)} is measured already"
-                    )
+            request = _Request("scalars", round, order, tuple(deposits))
+            self._check_request(request, DEPOSITS)
+            secret = self._ckks(request)
+            if self.progress.coefficients is not None:
+                raise self._refusal(request, "this round has its sum; it is not measured again")
             if len(deposits) < self.policy.min_cohort:
-                raise self._refusal("scalars", session, round, deposits, self._too_few(len(deposits)))
-            self._spend("scalars", session, round, state, deposits)
-            measured = {}
-            for client, deposit in deposits.items():
-                norm, cosine = self._scalars(secret, deposit.ciphertext, state.last_sum)
-                state.deposits[client], state.norms[client] = deposit, norm
+                raise self._refusal(request, self._too_few(len(deposits)))
+            opened = {client: self._unsealed(request, client, sealed) for client, sealed in deposits.items()}
+            self._check_lengths(request, opened)
+            for client, ciphertext in opened.items():
+                self._deposits[client] = ciphertext
+                if client in self.progress.measured:
+                    continue  # the same answer as before: a second measurement would average the noise away
+                try:
+                    norm, cosine = self._scalars(secret, ciphertext)
+                except (Refused, ValueError) as problem:
+                    raise self._refusal(request, f"{self.names(client)}: {problem}", client) from None
+                self.progress.norms[client] = norm
                 if self.profile_noise is not None:
                     norm, cosine = self.profile_noise.blur(norm, cosine, self._random)
-                measured[client] = Measured(norm, cosine)
-            self._note("scalars", session, round, deposits)
-            return measured
+                self.progress.measured[client] = Measured(norm, cosine)
+            self.keep(self.progress)
+            self._note(request)
+            return {client: self.progress.measured[client] for client in deposits}
 
-    def open_measured_sum(self, session: str, round: int, coefficients: Mapping[str, float]) -> np.ndarray:
+    def open_measured_sum(self, round: int, order: str, coefficients: Mapping[str, float]) -> np.ndarray:
         """Sum the round's deposits with these coefficients, encrypted, and open the sum."""
         with self._lock:
-            self._must_be(DEPOSITS, "sum", session, round, coefficients)
-            state = self._enter("sum", session, round, coefficients)
-            secret = self._ckks("sum", session, round)
-            missing = [client for client in coefficients if client not in state.deposits]
+            request = _Request("sum", round, order, tuple(coefficients))
+            self._check_request(request, DEPOSITS)
+            secret = self._ckks(request)
+            if (repeated := self._repeated_sum(request, coefficients)) is not None:
+                return repeated
+            missing = [client for client in coefficients if client not in self._deposits]
             if missing:
-                raise self._refusal(
-                    "sum", session, round, coefficients, f"no deposit of {self.names(missing[0])}"
-                )
-            self._check_cohort("sum", session, round, coefficients)
-            self._spend("sum", session, round, state, coefficients)
-            state.summed = True
+                raise self._refusal(request, f"no deposit of {self.names(missing[0])}")
+            self._check_cohort(request, coefficients)
             opened = secret.open_combination(
-                (state.deposits[client].ciphertext, value) for client, value in coefficients.items()
+                (self._deposits[client], value) for client, value in coefficients.items()
             )
-            bound = sum(value * state.norms[client] for client, value in coefficients.items())
+            bound = sum(value * self.progress.norms[client] for client, value in coefficients.items())
             if not np.linalg.norm(opened) <= bound * (1 + TRIANGLE_SLACK) + 1e-6:
-                raise self._refusal(
-                    "sum",
-                    session,
-                    round,
-                    coefficients,
-                    "the sum is longer than its parts: one wrapped around",
-                )
-            opened = self._flooded(opened)
-            state.last_sum = opened
-            state.deposits.clear()
-            self.keep(session, state)
-            self._note("sum", session, round, coefficients, coefficients=_named(coefficients, self.names))
-            return opened
+                raise self._refusal(request, "the sum is longer than its parts: one wrapped around")
+            return self._give_out(request, coefficients, opened)
 
-    def _scalars(
-        self, secret: CkksSecret, ciphertext: bytes, last: np.ndarray | None
-    ) -> tuple[float, float | None]:
-        norm = math.sqrt(max(0.0, self._flooded_number(secret.squared_norm(ciphertext))))
+    def _give_out(
+        self, request: _Request, coefficients: Mapping[str, float], opened: np.ndarray
+    ) -> np.ndarray:
+        """Add the noise to an opened sum, remember it, log it."""
+        if not np.isfinite(opened).all():
+            raise self._refusal(request, "the sum is not finite")
+        if not len(opened) or float(np.sqrt(np.mean(opened**2))) < SMALLEST_SUM:
+            raise self._refusal(
+                request, "the sum is (almost) zero: what would be opened is the cipher's own noise"
+            )
+        noisy = opened + self._random.normal(0.0, VECTOR_NOISE, len(opened))
+        result = noisy.astype(np.float32).astype(np.float64)
+        self.progress.coefficients, self.progress.last_sum = dict(coefficients), result
+        self._deposits.clear()
+        self.keep(self.progress)  # before the answer leaves: whatever happens next, this round has its sum
+        self._note(request, coefficients=_named(coefficients, self.names))
+        return result
+
+    def _repeated_sum(self, request: _Request, coefficients: Mapping[str, float]) -> np.ndarray | None:
+        """The answer of this round's sum, where the same is asked again; None where there is none yet."""
+        if self.progress.coefficients is None:
+            return None
+        if self.progress.coefficients != dict(coefficients) or self.progress.last_sum is None:
+            raise self._refusal(request, "this round has its sum; two sums can be subtracted")
+        self._note(request, repeated=True)
+        return self.progress.last_sum
+
+    def _unsealed(self, request: _Request, client: str, sealed: bytes) -> bytes:
+        key = self.client_keys[client]
+        content = open_sealed(key, client, request.round, request.order, sealed)
+        if content is None:
+            raise self._refusal(
+                request, f"not sealed by {self.names(client)} for this round and order", client
+            )
+        return content
+
+    def _check_lengths(self, request: _Request, ciphertexts: Mapping[str, bytes]) -> None:
+        """Name the client whose vector has another length than most: one of them must not cost everyone the round."""
+        lengths = {}
+        for client, ciphertext in ciphertexts.items():
+            try:
+                lengths[client] = unpack(ciphertext)[0]
+            except Refused as problem:
+                raise self._refusal(request, f"{self.names(client)}: {problem}", client) from None
+        usual = Counter(lengths.values()).most_common(1)[0][0]
+        for client, length in lengths.items():
+            if length != usual:
+                raise self._refusal(
+                    request, f"{self.names(client)} sent {length} values instead of {usual}", client
+                )
+
+    def _scalars(self, secret: CkksSecret, ciphertext: bytes) -> tuple[float, float | None]:
+        last = self.progress.last_sum
+        norm = math.sqrt(max(0.0, self._noisy(secret.squared_norm(ciphertext))))
         if last is None:
             return norm, None
         length = norm * float(np.linalg.norm(last))
         if not length:
             return norm, 1.0
-        return norm, float(np.clip(self._flooded_number(secret.dot(ciphertext, last)) / length, -1, 1))
+        return norm, float(np.clip(self._noisy(secret.dot(ciphertext, last)) / length, -1, 1))
 
-    def _ckks(self, kind: str, session: str, round: int) -> CkksSecret:
+    def _noisy(self, value: float) -> float:
+        return value + SCALAR_NOISE * float(self._random.normal())
+
+    def _ckks(self, request: _Request) -> CkksSecret:
         if not isinstance(self.secret, CkksSecret):
-            raise self._refusal(
-                kind, session, round, [], f"{self.secret.name} has no inner products; ckks has"
-            )
+            raise self._refusal(request, f"{self.secret.name} has no inner products; ckks has")
         return self.secret
 
-    def _must_be(self, mode: str, kind: str, session: str, round: int, clients: Any) -> None:
+    def _check_request(self, request: _Request, mode: str) -> None:
+        """Refuse what these keys are not for; begin a new round where it is the next one."""
         if self.mode != mode:
+            raise self._refusal(request, f"its keys are for {self.mode}, this is a request of {mode}")
+        round = request.round
+        if isinstance(round, bool) or not isinstance(round, int) or not 1 <= round <= LAST_ROUND:
+            raise self._refusal(request, f"a round is a number from 1 to {LAST_ROUND}")
+        if not isinstance(request.order, str) or not 0 < len(request.order) <= 128:
+            raise self._refusal(request, "an order is named by its hash")
+        unknown = [client for client in request.clients if client not in self.client_keys]
+        if unknown:
+            raise self._refusal(request, f"{len(unknown)} unknown clients")
+        if round < self.progress.round:
             raise self._refusal(
-                kind, session, round, clients, f"its keys are for {self.mode}, this is a request of {mode}"
+                request,
+                f"round {self.progress.round} has begun: a replay. A new run needs new keys",
             )
+        if round == self.progress.round and request.order != self.progress.order:
+            raise self._refusal(request, "this round has begun with another order")
+        if round > self.progress.round:
+            self.progress = Progress(round, request.order, last_sum=self.progress.last_sum)
+            self._deposits.clear()
 
-    def _enter(self, kind: str, session: str, round: int, clients: Any) -> Session:
-        state = self.sessions.get(session)
-        if state is None:
-            raise self._refusal(kind, session, round, clients, "unknown session")
-        strangers = [client for client in clients if client not in self.client_keys]
-        if strangers:
-            raise self._refusal(kind, session, round, clients, f"{len(strangers)} unknown clients")
-        if round < state.round:
-            raise self._refusal(kind, session, round, clients, f"round {state.round} has begun: a replay")
-        if round > state.round:
-            state.round, state.summed = round, False
-            state.openings.clear()
-            state.deposits.clear()
-            state.norms.clear()
-        if state.summed:
-            raise self._refusal(
-                kind, session, round, clients, "this round has its sum; two sums can be subtracted"
-            )
-        return state
-
-    def _check_cohort(self, kind: str, session: str, round: int, coefficients: Mapping[str, float]) -> None:
+    def _check_cohort(self, request: _Request, coefficients: Mapping[str, float]) -> None:
         values = list(coefficients.values())
-        total = sum(values)
-        if not all(math.isfinite(v) and v >= 0 for v in values) or not total > 0:
+        numbers = all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in values)
+        total = sum(values) if numbers else 0.0
+        if not numbers or not 0 < total <= 1 + SUM_SLACK:
             raise self._refusal(
-                kind, session, round, coefficients, "coefficients must be finite, not negative, not all 0"
+                request, "coefficients must be finite, not negative, not all 0, and add up to at most 1"
             )
-        counted = sum(value / total >= COUNTS_FROM / len(values) for value in values)
+        counted = sum(value / total >= COUNTS_FROM / self.policy.min_cohort for value in values)
         if counted < self.policy.min_cohort:
-            raise self._refusal(kind, session, round, coefficients, self._too_few(counted))
+            raise self._refusal(request, self._too_few(counted))
         largest = max(values) / total
         if largest > self.policy.max_share:
             raise self._refusal(
-                kind,
-                session,
-                round,
-                coefficients,
-                f"one client has {largest:.3f} of the sum, more than {self.policy.max_share:g}",
+                request, f"one client has {largest:.3f} of the sum, more than {self.policy.max_share:g}"
             )
 
     def _too_few(self, count: int) -> str:
         return f"a cohort of {count}, fewer than {self.policy.min_cohort} clients"
 
-    def _spend(self, kind: str, session: str, round: int, state: Session, clients: Any) -> None:
-        for client in clients:
-            if state.openings[client] >= MAX_OPENINGS:
-                raise self._refusal(
-                    kind, session, round, clients, f"{MAX_OPENINGS} openings a client and round are spent"
-                )
-        state.openings.update(list(clients))
-        self.keep(session, state)  # spent even if the rest goes wrong
+    def _note(self, request: _Request, **more: Any) -> None:
+        line = {"time": time.time(), "kind": request.kind, "round": request.round, "order": request.order}
+        self.log({**line, "clients": [self.names(client) for client in request.clients], **more})
 
-    def _flooded(self, opened: np.ndarray) -> np.ndarray:
-        spread = FLOOD * float(np.sqrt(np.mean(opened**2))) if len(opened) else 0.0
-        noisy = opened + self._random.normal(0.0, spread, len(opened))
-        return noisy.astype(np.float32).astype(np.float64)
+    def _refusal(self, request: _Request, reason: str, client: str | None = None) -> Refused:
+        self._note(request, refused=reason)
+        return Refused(f"the steward refuses round {request.round}: {reason}", client)
 
-    def _flooded_number(self, value: float) -> float:
-        return value * (1 + FLOOD * float(self._random.normal()))
 
-    def _note(self, kind: str, session: str, round: int, clients: Any, **more: Any) -> None:
-        line = {"time": time.time(), "kind": kind, "session": session, "round": round}
-        self.log({**line, "clients": [self.names(client) for client in clients], **more})
+@dataclass(frozen=True)
+class _Request:
+    """What the server asks for, for checks and log."""
 
-    def _refusal(
-        self, kind: str, session: str, round: int, clients: Any, reason: str, culprit: str | None = None
-    ) -> Refused:
-        self._note(kind, session, round, clients, refused=reason)
-        return Refused(f"the steward refuses round {round}: {reason}", culprit)
+    kind: str
+    round: int
+    order: str
+    clients: tuple[str, ...]
 
 
 def _named(coefficients: Mapping[str, float], names: Callable[[str], str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.privacy.encryption.refusals import Refused
-from wardround.privacy.encryption.steward import Deposit, Steward
+from wardround.privacy.encryption.steward import Steward
 from wardround.privacy.encryption.wire import (
     HEADERS,
     PROOF,
@@ -107,21 +107,20 @@ class _Handler(BaseHTTPRequestHandler):
 def _answer(steward: Steward, path: str, body: bytes) -> bytes:
     head, blobs = unpack_message(body)
     answers: dict[str, Callable[[], bytes]] = {
-        "/begin": lambda: pack_message({"session": steward.begin(head.get("after"))}),
         "/context": lambda: _context(steward),
         "/sum": lambda: _vector(
-            steward.open_padded_sum(head["session"], head["round"], head["coefficients"], blobs[0])
+            steward.open_padded_sum(head["round"], head["order"], head["coefficients"], blobs[0])
         ),
         "/measure": lambda: _measured(steward, head, blobs),
         "/measured-sum": lambda: _vector(
-            steward.open_measured_sum(head["session"], head["round"], head["coefficients"])
+            steward.open_measured_sum(head["round"], head["order"], head["coefficients"])
         ),
     }
     if path not in answers:
         raise WardroundError(f"the steward has no {path}; it has {', '.join(answers)}")
     try:
         return answers[path]()
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise WardroundError(f"not a request for {path} ({type(error).__name__}: {error})") from None
 
 
@@ -131,14 +130,10 @@ def _context(steward: Steward) -> bytes:
 
 
 def _measured(steward: Steward, head: dict[str, Any], blobs: list[bytes]) -> bytes:
-    tags = [bytes.fromhex(tag) for tag in head["tags"]]
-    deposits = {
-        client: Deposit(ciphertext, tag)
-        for client, ciphertext, tag in zip(head["clients"], blobs, tags, strict=True)
-    }
+    deposits = dict(zip(head["clients"], blobs, strict=True))
     if len(deposits) != len(blobs):
         raise WardroundError("a client has one deposit a round")
-    measured = steward.measure(head["session"], head["round"], deposits)
+    measured = steward.measure(head["round"], head["order"], deposits)
     return pack_message({"scalars": {client: [m.norm, m.cosine] for client, m in measured.items()}})
 
 

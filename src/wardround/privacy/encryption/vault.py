@@ -1,11 +1,12 @@
-"""A steward's folder: its secret key, the keys it shares with server and clients, its sessions, its log.
+"""A steward's folder: its secret key, the keys it shares with server and clients, its progress, its log. For one run.
 
     FOLDER/steward.json     mode, cipher and policy
     FOLDER/secret.key       the cipher's secret; stays here
     FOLDER/keys/server.key  shared with the server
     FOLDER/keys/client-….key  one a client, each shared with that client alone
     FOLDER/keys/public.key  the cipher's public keys, which every client gets from the steward, not from the server
-    FOLDER/sessions/        how far each session is, and its last opened sum
+    FOLDER/progress.json    how far its run is: round, order, what was opened in it
+    FOLDER/last-sum.npy     the sum that was opened last
     FOLDER/openings.jsonl   a line for every opening and every refusal
 
 All of it is readable by its owner only.
@@ -16,7 +17,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from wardround.errors import ConfigError
 from wardround.files import append_text, replace_file, replacing
 from wardround.privacy.encryption.ciphers import new_secret, secret_side
-from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy, Session, Steward
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Measured, Policy, Progress, Steward
 from wardround.privacy.params import ProfileNoiseParams
 from wardround.privacy.pseudonyms import Pseudonyms
 from wardround.registry import explain
@@ -53,7 +53,8 @@ class Vault:
         self.settings_path = self.folder / "steward.json"
         self.secret_path = self.folder / "secret.key"
         self.keys = self.folder / "keys"
-        self.sessions = self.folder / "sessions"
+        self.progress_path = self.folder / "progress.json"
+        self.last_sum_path = self.folder / "last-sum.npy"
         self.log_path = self.folder / "openings.jsonl"
         self._lock = threading.Lock()
 
@@ -77,8 +78,8 @@ class Vault:
             raise ConfigError("a steward needs the ids of its clients, at least two different ones")
         if mode == DEPOSITS and cipher != "ckks":
             raise ConfigError(f"mode {DEPOSITS} needs inner products under encryption: cipher ckks has them")
-        secret = new_secret(cipher)
-        for path in (self.folder, self.keys, self.sessions):
+        secret, policy = new_secret(cipher), policy or Policy()
+        for path in (self.folder, self.keys):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self.secret_path, secret.secret_bytes(), PRIVATE)
         replace_file(self.keys / "server.key", secrets.token_hex(32).encode(), PRIVATE)
@@ -86,13 +87,13 @@ class Vault:
         replace_file(self.keys / "pseudonyms.key", secrets.token_hex(32).encode(), PRIVATE)
         for client in dict.fromkeys(clients):
             path = key_path(self.keys, client)
-            # A client must not take the mode on the server's word: what it would send unpadded in one mode, the
+            # A client must not take mode and cohort on the server's word: what it would send unpadded in one mode, the
             # other's steward would help to open.
-            replace_file(path, f"{mode} {secrets.token_hex(32)}".encode(), PRIVATE)
+            replace_file(path, f"{mode} {policy.min_cohort} {secrets.token_hex(32)}".encode(), PRIVATE)
         settings = {
             "mode": mode,
             "cipher": cipher,
-            "policy": (policy or Policy()).model_dump(),
+            "policy": policy.model_dump(),
             "profile_noise": None if profile_noise is None else profile_noise.model_dump(),
         }
         replace_file(
@@ -100,7 +101,7 @@ class Vault:
         )  # last: now it exists
 
     def steward(self) -> Steward:
-        """The steward that lives here, with the sessions it remembers."""
+        """The steward that lives here, at the round where it stopped."""
         try:
             settings = json.loads(self.settings_path.read_text())
             policy = Policy(**settings["policy"])
@@ -112,7 +113,7 @@ class Vault:
             raise ConfigError(f"{self.settings_path}: {explain(error, Policy)}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{self.settings_path}: cannot be read ({error})") from None
-        steward = Steward(
+        return Steward(
             secret_side(settings["cipher"], self.secret_path.read_bytes()),
             client_keys(self.keys, settings["mode"]),
             settings["mode"],
@@ -121,40 +122,46 @@ class Vault:
             Pseudonyms(_read_key(self.keys / "pseudonyms.key")),
             profile_noise,
             self.keep,
+            self._progress(),
         )
-        steward.sessions = dict(self._remembered())
-        return steward
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line; on disk before the answer leaves."""
         with self._lock:
             append_text(self.log_path, json.dumps(line) + "\n", PRIVATE)
 
-    def keep(self, name: str, session: Session) -> None:
-        """Remember how far a session is. Deposits are not kept: a round that was cut off is lost."""
-        state = {"round": session.round, "summed": session.summed, "openings": dict(session.openings)}
-        if session.last_sum is not None:
-            with replacing(self.sessions / f"{name}.npy", PRIVATE) as path, open(path, "wb") as file:
-                np.save(file, session.last_sum)
-        replace_file(self.sessions / f"{name}.json", json.dumps(state).encode(), PRIVATE)
+    def keep(self, progress: Progress) -> None:
+        """Remember how far the run is. Deposits are not kept: a resumed server hands them in again."""
+        if progress.last_sum is not None:
+            with replacing(self.last_sum_path, PRIVATE) as path, open(path, "wb") as file:
+                np.save(file, progress.last_sum)
+        state = {
+            "round": progress.round,
+            "order": progress.order,
+            "measured": {client: [m.norm, m.cosine] for client, m in progress.measured.items()},
+            "norms": progress.norms,
+            "coefficients": progress.coefficients,
+        }
+        replace_file(self.progress_path, json.dumps(state).encode(), PRIVATE)
 
-    def _remembered(self) -> list[tuple[str, Session]]:
-        found = []
-        for path in sorted(self.sessions.glob("*.json")):
-            state = json.loads(path.read_text())
-            stored = path.with_suffix(".npy")
-            found.append(
-                (
-                    path.stem,
-                    Session(
-                        state["round"],
-                        Counter(state["openings"]),
-                        summed=state["summed"],
-                        last_sum=np.load(stored) if stored.exists() else None,
-                    ),
-                )
+    def _progress(self) -> Progress:
+        if not self.progress_path.exists():
+            return Progress()
+        try:
+            state = json.loads(self.progress_path.read_text())
+            return Progress(
+                int(state["round"]),
+                str(state["order"]),
+                {client: Measured(*pair) for client, pair in state["measured"].items()},
+                state["norms"],
+                state["coefficients"],
+                np.load(self.last_sum_path) if self.last_sum_path.exists() else None,
             )
-        return found
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            # Beginning anew would open rounds a second time.
+            raise ConfigError(
+                f"{self.progress_path}: cannot be read ({error}); its keys cannot be used any more"
+            ) from None
 
 
 def client_keys(folder: Path, mode: str) -> dict[str, bytes]:
@@ -170,12 +177,12 @@ def key_path(folder: Path, client: str) -> Path:
     return Path(folder) / f"{PREFIX}{quote(client, safe='')}.key"
 
 
-def client_key(path: Path) -> tuple[str, bytes]:
-    """One client's key and the mode it is for, out of the file that the steward handed over."""
+def client_key(path: Path) -> tuple[str, bytes, int]:
+    """Out of the file that the steward handed over: the mode it is for, the key, and the least cohort of a sum."""
     for mode in MODES:
         try:
-            return mode, _read_key(path, mode)
-        except _OtherMode:
+            return mode, _read_key(path, mode), int(path.read_text().split()[1])
+        except (_OtherMode, IndexError, ValueError):
             continue
     raise ConfigError(f"{path}: not a client's key")
 
@@ -202,6 +209,6 @@ def _read_key(path: Path, mode: str | None = None) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise ConfigError(f"{path}: not a key of this program") from None
-    if mode is not None and words != [mode]:
+    if mode is not None and words[:1] != [mode]:
         raise _OtherMode(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
     return key

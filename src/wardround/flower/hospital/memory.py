@@ -1,0 +1,126 @@
+"""What a hospital remembers by itself: which orders it has answered, what privacy it has spent, what has left it.
+
+The server cannot reset any of it. Rounds of a run only go forward, across restarts of either side; a round is answered
+once, for one order; the same order asked again (a server that was killed and resumes) gets the same bytes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wardround.errors import ConfigError
+from wardround.files import append_text
+from wardround.flower.hospital.policy import DpFloor, HospitalPolicy, OrderRefused
+from wardround.privacy.accounting import Ledger, Release
+from wardround.privacy.encryption.refusals import BudgetSpent
+
+__all__ = ["LOG_FILE", "HospitalMemory", "read_log"]
+
+LOG_FILE = "outgoing.jsonl"
+"""The log's name in the hospital's state folder."""
+REMEMBERED_RUNS = 1000
+SELF = "this hospital"
+
+
+@dataclass
+class HospitalMemory:
+    """A hospital's memory. `state_dict` goes to disk before a reply leaves."""
+
+    policy: HospitalPolicy
+    folder: Path | None = None
+    """Where the log is written; None: nowhere."""
+    clock: Callable[[], float] = time.time
+    answered: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Run → the last round answered, and the hash of the order it answered."""
+    last_reply: tuple[str, bytes] = ("", b"")
+    """Hash of the order that was answered last, and the reply."""
+    orders: tuple[str, int] = ("", 0)
+    """A day (UTC) and how many orders came on it."""
+
+    def __post_init__(self) -> None:
+        floor = self.policy.dp or DpFloor()
+        self.ledger = Ledger(floor.delta, budget=floor.budget)
+        """ε of everything that was sent under differential privacy, over all runs."""
+
+    def repeated(self, run: str, round: int, order: str) -> bytes | None:
+        """The reply that this order got before; None for a new one. Another order for an old round is refused."""
+        last_round, last_order = self.answered.get(run, (0, ""))
+        if round > last_round:
+            return None
+        if (round, order) == (last_round, last_order) and self.last_reply[0] == order:
+            return self.last_reply[1]
+        raise OrderRefused(
+            f"round {round} of this run: round {last_round} is answered already, and a round is answered for one order"
+        )
+
+    def count_order(self) -> None:
+        """Raise `OrderRefused` where the day has had its orders."""
+        today = time.strftime("%Y-%m-%d", time.gmtime(self.clock()))
+        day, count = self.orders
+        count = count + 1 if day == today else 1
+        if count > self.policy.max_orders_per_day:
+            raise OrderRefused(
+                f"{count} orders today; policy.max_orders_per_day is {self.policy.max_orders_per_day}"
+            )
+        self.orders = (today, count)
+
+    def check_budget(self, round: int, release: Release | None) -> None:
+        """Raise `OrderRefused` where one more release would overspend the hospital's own budget."""
+        if release is not None:
+            try:
+                self.ledger.check({SELF: release}, round)
+            except BudgetSpent as spent:
+                raise OrderRefused(f"policy.dp.budget: {spent}") from None
+
+    def remember(self, run: str, round: int, order: str, reply: bytes, release: Release | None) -> None:
+        """Book an answer, before it leaves."""
+        self.answered.pop(run, None)
+        self.answered[run] = (round, order)
+        self.answered = dict(list(self.answered.items())[-REMEMBERED_RUNS:])
+        self.last_reply = (order, reply)
+        if release is not None:
+            self.ledger.spend({SELF: release})
+
+    def log(self, kind: str, reply: bytes | None, **facts: Any) -> None:
+        """One line on what leaves the hospital (hash and size of the reply), or on what was refused."""
+        if self.folder is None:
+            return
+        line: dict[str, Any] = {"time": self.clock(), "kind": kind, **facts}
+        if reply is not None:
+            line |= {"bytes": len(reply), "sha256": hashlib.sha256(reply).hexdigest()}
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        append_text(self.folder / LOG_FILE, json.dumps(line) + "\n", 0o600)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and bytes."""
+        return {
+            "answered": {run: list(pair) for run, pair in self.answered.items()},
+            "last_reply": list(self.last_reply),
+            "orders": list(self.orders),
+            "ledger": self.ledger.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.answered = {run: (int(pair[0]), str(pair[1])) for run, pair in state["answered"].items()}
+        self.last_reply = (state["last_reply"][0], state["last_reply"][1])
+        self.orders = (state["orders"][0], int(state["orders"][1]))
+        self.ledger.load_state_dict(state["ledger"])
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a hospital's log, oldest first; a last line that was cut off is left out."""
+    path = folder / LOG_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    return [json.loads(line) for line in lines if line.endswith("\n")]

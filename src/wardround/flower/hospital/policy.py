@@ -1,0 +1,173 @@
+"""What a hospital accepts: its own rules for orders, which no server can change.
+
+They stand in `hospital.yaml` under `policy:`. An order outside of them is refused here; the reason goes into the
+hospital's own log, and the server learns only that it was refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from wardround.errors import WardroundError
+from wardround.flower.messages import Note
+from wardround.flower.orders import dp_of
+from wardround.privacy.params import DpParams, Mode
+from wardround.registry import Parameters
+from wardround.training.base import TrainingParams
+
+__all__ = ["DpFloor", "HospitalPolicy", "OrderRefused"]
+
+
+class OrderRefused(WardroundError):
+    """An order that the hospital's policy does not allow. The message is for the hospital's own log."""
+
+
+class DpFloor(Parameters):
+    """The least differential privacy that a hospital accepts for what it sends."""
+
+    unit: Literal["client", "patient"] = "client"
+    """Who must be protected: the hospital's whole update, or each of its patients."""
+    max_clip: float = Field(1.0, gt=0)
+    """Largest norm that an update (of a patient: a gradient) may be clipped to."""
+    min_noise: float = Field(1.0, gt=0)
+    """Least noise, as a multiple of the clipping norm."""
+    budget: float | None = Field(None, gt=0)
+    """ε that this hospital spends in all, over all runs. What has been spent is in its ledger."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """δ of that ε."""
+
+    def problem(self, dp: DpParams | None) -> str | None:
+        """Why an order's differential privacy is not enough; None where it is."""
+        if dp is None:
+            return "it has no differential privacy"
+        if dp.unit != self.unit:
+            return f"it protects a {dp.unit}, not a {self.unit}"
+        if dp.clip > self.max_clip:
+            return f"it clips to {dp.clip:g}, more than {self.max_clip:g}"
+        if dp.multiplier < self.min_noise:
+            return f"its noise is {dp.multiplier:g} of the clipping norm, less than {self.min_noise:g}"
+        return None
+
+
+class HospitalPolicy(Parameters):
+    """What a hospital accepts from a server. The defaults are safe and fit ordinary training."""
+
+    models: tuple[str, ...] | None = None
+    """Models it trains, by name; None: any that is installed."""
+    max_parameters: int = Field(100_000_000, ge=1)
+    lr: tuple[float, float] = (1e-6, 10.0)
+    """Least and largest learning rate: with a tiny one an update is (almost) zero, which unmasks sums."""
+    max_epochs: int = Field(50, ge=1)
+    max_weight_decay: float = Field(0.1, ge=0)
+    max_prox_mu: float = Field(100.0, ge=0)
+    max_weight: float = Field(1e4, gt=0)
+    """Largest magnitude of a parameter of the model that it is sent."""
+    max_rounds: int = Field(5_000, ge=1)
+    max_orders_per_day: int = Field(20_000, ge=1)
+    min_samples: int = Field(10, ge=1)
+    """Training samples below which it does not train."""
+    min_reported: int = Field(5, ge=1)
+    """Samples below which no metric is reported."""
+    report_loss: bool | None = None
+    """Send the training loss along with updates? None: only where no differential privacy is demanded, which does not
+    cover it."""
+    mode: Mode | None = None
+    """The privacy mode that is required; None: the one that the hospital has keys for."""
+    dp: DpFloor | None = None
+    """The least differential privacy that is accepted; None: none is demanded."""
+    min_cohort: int = Field(2, ge=2)
+    """Fewest hospitals in a sum that a steward opens; of encrypted modes."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> HospitalPolicy:
+        if not 0 < self.lr[0] <= self.lr[1]:
+            raise ValueError(f"lr: the least must be above 0 and not above the largest, got {list(self.lr)}")
+        return self
+
+    @property
+    def reports_loss(self) -> bool:
+        """Does the training loss leave the hospital?"""
+        return self.dp is None if self.report_loss is None else self.report_loss
+
+    def check_training(self, order: Note, samples: int, mode: str, min_cohort: int | None) -> None:
+        """Raise `OrderRefused` unless the hospital may train by this order.
+
+        Args:
+            order: what the server asks.
+            samples: training samples of this hospital.
+            mode: the privacy mode that the hospital has keys for.
+            min_cohort: of the steward, as the key's file says; None in plaintext.
+        """
+        head = order.head
+        self._check_round(head)
+        self._check_model(order)
+        self._check_work(head)
+        if samples < self.min_samples:
+            raise OrderRefused(
+                f"this hospital has {samples} samples, fewer than policy.min_samples {self.min_samples}"
+            )
+        if self.mode is not None and mode != self.mode:
+            raise OrderRefused(f"policy.mode is {self.mode}, but this hospital has keys for {mode}")
+        if min_cohort is not None and min_cohort < self.min_cohort:
+            raise OrderRefused(
+                f"the steward opens sums of {min_cohort} hospitals, fewer than policy.min_cohort {self.min_cohort}"
+            )
+        if self.dp is not None and (problem := self.dp.problem(_dp(head))) is not None:
+            raise OrderRefused(f"policy.dp: {problem}")
+
+    def check_evaluation(self, order: Note) -> None:
+        """Raise `OrderRefused` unless the hospital may evaluate this order's model."""
+        self._check_model(order)
+
+    def _check_round(self, head: Any) -> None:
+        round, rounds = head.get("round"), head.get("rounds")
+        for name, value in (("round", round), ("rounds", rounds)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self.max_rounds:
+                raise OrderRefused(f"{name} is {value!r}; policy.max_rounds is {self.max_rounds}")
+
+    def _check_model(self, order: Note) -> None:
+        model, weights = order.head.get("model"), order.arrays.get("weights")
+        name = model.get("name") if isinstance(model, dict) else None
+        if self.models is not None and name not in self.models:
+            raise OrderRefused(f"model {name!r} is not in policy.models ({', '.join(self.models)})")
+        if weights is None or weights.ndim != 1 or weights.dtype.kind != "f":
+            raise OrderRefused("the order has no weights")
+        if len(weights) > self.max_parameters:
+            raise OrderRefused(
+                f"{len(weights)} parameters, more than policy.max_parameters {self.max_parameters}"
+            )
+        largest = float(np.abs(weights).max()) if len(weights) else 0.0
+        if not largest <= self.max_weight:  # NaN compares false
+            raise OrderRefused(f"a parameter of {largest:g}; policy.max_weight is {self.max_weight:g}")
+
+    def _check_work(self, head: Any) -> None:
+        try:
+            training = TrainingParams(**head["training"])
+        except (KeyError, TypeError, ValidationError):
+            raise OrderRefused("the order does not say how to train") from None
+        least, largest = self.lr
+        lowest = training.lr * (training.step_factor if training.schedule == "step" else 1.0)
+        if not least <= training.lr <= largest or lowest < least:
+            raise OrderRefused(f"a learning rate of {lowest:g}; policy.lr is from {least:g} to {largest:g}")
+        if training.epochs > self.max_epochs:
+            raise OrderRefused(f"{training.epochs} epochs; policy.max_epochs is {self.max_epochs}")
+        if training.weight_decay > self.max_weight_decay:
+            raise OrderRefused(
+                f"weight decay {training.weight_decay:g}; policy.max_weight_decay is {self.max_weight_decay:g}"
+            )
+        asked = head.get("policy")
+        prox_mu = asked.get("prox_mu") if isinstance(asked, dict) else math.nan
+        prox_mu = training.prox_mu if prox_mu is None else prox_mu
+        if not isinstance(prox_mu, int | float) or not 0 <= prox_mu <= self.max_prox_mu:
+            raise OrderRefused(f"prox_mu {prox_mu!r}; policy.max_prox_mu is {self.max_prox_mu:g}")
+
+
+def _dp(head: Any) -> DpParams | None:
+    try:
+        return dp_of(head)
+    except (TypeError, ValidationError):
+        raise OrderRefused("the order's differential privacy cannot be read") from None
