@@ -192,3 +192,23 @@ def test_the_order_of_a_round(monkeypatch):
         "choose", "budget", "train", "noise", "attack", "seal", "aggregate", "apply", "evaluate",
     ]  # fmt: skip
     assert seen.index("attack") > len(seen) - 1 - seen[::-1].index("noise"), "all noise before the attack"
+
+
+def test_an_update_that_would_break_the_model_skips_the_round(monkeypatch):
+    fed = federation()
+    before = fed.weights.clone()
+    real = fed.rule.aggregate
+
+    def broken(*args, **named):
+        result = real(*args, **named)
+        result.delta = torch.full_like(result.delta, torch.inf)
+        return result
+
+    monkeypatch.setattr(fed.rule, "aggregate", broken)
+    record = fed.step(1)
+    assert record.skipped == "the aggregated update is not finite"
+    assert torch.equal(fed.weights, before)
+    assert {line.weight for line in record.clients} == {0.0}
+    monkeypatch.undo()
+    assert fed.step(2).skipped is None
+    assert torch.isfinite(fed.weights).all()

@@ -207,10 +207,18 @@ class Federation:
         return result
 
     def _apply(self, result: Aggregation) -> None:
-        """Move the global model by the aggregated update."""
+        """Move the global model by the aggregated update; one that would break the model skips the round."""
         self.previous_weights = self.weights
-        if result.skipped is None:
-            self.weights = self.weights + self.schedule.server_lr * result.delta.to(self.weights.dtype)
+        if result.skipped is not None:
+            return
+        moved = self.weights + self.schedule.server_lr * result.delta.to(self.weights.dtype)
+        if bool(torch.isfinite(moved).all()):
+            self.weights = moved
+        else:
+            result.skipped = "the aggregated update is not finite"
+            result.delta = torch.zeros_like(self.weights)
+            if result.weights is not None:
+                result.weights = torch.zeros_like(result.weights)
 
     def _evaluate(self, round: int) -> Evaluation:
         """By the server's own data; by the clients' where it has none, or where BatchNorm stays with them.
