@@ -51,14 +51,13 @@ HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy"
 WHOLE_PACKAGE = {
     ".": {"architecture", "docs", "init", "packaging"},
     "aggregators": {"breakdown", "contract", "declarations", "golden", "memory", "small_updates"},
-    "aggregators/fedbnp": {"contract", "parts"},
-    "analysis": {"hypotheses", "notebook"},
-    "attacks": {"contract", "own_update_attacks", "scenarios"},
-    "datasets": {"docs"},
-    "experiments": {"guard_end_to_end"},
+    "aggregators/caac_guard": {"whole_runs"},
+    "aggregators/fedbnp": {"contract"},
+    "attacks": {"contract"},
     "flower": {"deployment", "encrypted", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
+    "protocols": {"papers"},
     "protocols/own": {"redteam_preset"},
     "report": {"browser"},
 }

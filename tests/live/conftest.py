@@ -1,11 +1,16 @@
-"""A run folder written by hand, round by round."""
+"""A run folder written by hand, round by round, and how tests read it."""
 
 import json
+import time
 
 import pytest
 import yaml
 
+from wardround.live import feed
+from wardround.live.stream import new_messages
 from wardround.runs.audit import AuditLog
+
+PATIENCE = 90.0  # seconds
 
 
 @pytest.fixture
@@ -63,3 +68,74 @@ class Growing:
 
     def finish(self, status="finished"):
         (self.path / "summary.json").write_text(json.dumps({"status": status, "rounds": self.done}))
+
+
+@pytest.fixture
+def wait_for():
+    """Wait until a condition gives something."""
+
+    def wait(condition):
+        deadline = time.monotonic() + PATIENCE
+        while not (value := condition()):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+        return value
+
+    return wait
+
+
+@pytest.fixture
+def read():
+    """Poll a feed until there is no more to read."""
+
+    def poll(feed):
+        while feed.poll():
+            pass
+        return feed
+
+    return poll
+
+
+@pytest.fixture
+def only(read):
+    """The only run of a feed, read to its end."""
+
+    def get(feed, detailed=True):
+        (run,) = read(feed).runs.values()
+        if detailed:
+            feed.read_details(run.id)
+            read(feed)
+        return run
+
+    return get
+
+
+@pytest.fixture
+def entries():
+    """The log of a run, all of it or one kind."""
+
+    def get(run, kind=None):
+        log = [json.loads(entry.text) for entry in run.log.entries]
+        return [entry for entry in log if kind in (None, entry["kind"])]
+
+    return get
+
+
+@pytest.fixture
+def messages_at():
+    """What a browser at a cursor would get: (event, data) pairs."""
+
+    def get(feed, cursor, **streams):
+        messages = new_messages(
+            feed, cursor, streams.get("whole", ()), streams.get("curves", ()), actions=False
+        )
+        parsed = [dict(line.split(": ", 1) for line in m.strip().split("\n")) for m in messages]
+        return [(message["event"], json.loads(message["data"])) for message in parsed]
+
+    return get
+
+
+@pytest.fixture
+def always_searching(monkeypatch):
+    """Every poll searches for new runs."""
+    monkeypatch.setattr(feed, "SEARCH", 0.0)

@@ -1,0 +1,37 @@
+"""The DOS paper's tables, with its figures beside ours."""
+
+from wardround.analysis import analyze, load_runs
+from wardround.protocols import papers
+
+DOS_ATTACKS = [
+    {"attack": "none"},
+    {"attack": "label-flip", "share": 0.1},
+    {"attack": "mix", "share": 0.4, "attack__parts": [{"name": "noise"}, {"name": "label-flip"}]},
+    {"attack": "noise", "share": 0.4},
+    {"attack": "mix", "share": 0.4, "attack__parts": [{"name": "noise"}, {"name": "scaling"}]},
+    {"attack": "crafted", "share": 0.4},
+]
+
+
+TEN = {f"hospital-{i}": [10, 10] for i in range(10)}
+
+
+def test_the_dos_papers_table_with_its_figures_beside_ours(make_run, table_of):
+    for method, auroc in (("dos", 0.9), ("fedavg", 0.6)):
+        for scenario in DOS_ATTACKS:
+            make_run(method, held=TEN, start=1, curve=lambda n, a=auroc: a if n > 10 else a - 0.2, **scenario)
+    table = table_of(analyze(load_runs([make_run.root]), papers=papers()), "dos-table-1")
+    assert table.columns == ["", "No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %",
+                             "Avg", "Crafted 40 %"]  # fmt: skip
+    assert [row[0] for row in table.rows] == ["FedAvg", "DOS"]
+    # The mean over all rounds, half of them 0.2 lower; the crafted attack's is the last round's.
+    assert table.rows[1] == ["DOS", "0.800 (0.70)", "0.800 (0.69)", "0.800 (0.68)", "0.800 (0.69)", "0.800 (0.67)",
+                             "0.800 (0.68)", "0.900 (0.65)"]  # fmt: skip
+    assert table.rows[0][-1] == "0.600", "the paper has no figure for FedAvg there"
+
+
+def test_the_dos_papers_proportions(make_run, table_of):
+    for share in (0.1, 0.3, 0.6):
+        make_run("dos", held=TEN, attack="noise", share=share, auroc=0.7)
+    table = table_of(analyze(load_runs([make_run.root]), papers=papers()), "dos-proportion")
+    assert [(row[0], row[3]) for row in table.rows] == [("10 %", 0.695), ("30 %", 0.696), ("60 %", 0.554)]
