@@ -27,9 +27,9 @@ SETTINGS = {
 INTRODUCTION = """## FedBNP
 
 How well its detector finds attackers ([how it works](fedbnp.md)): 30 % Byzantine clients, each of the FedBNP
-document's five attacks and none, 200 root samples. Rates are over client-rounds, AUROC and accuracy are the global
-model's on the test split after the last round; all are means over the seeds that are finished, which the second
-column counts. The detector was set up on seeds from 100 on.
+document's five attacks and none, 200 root samples. Rates are over client-rounds; AUROC and accuracy are those of the
+global model on the test split after the last round. All are means over the finished seeds, which the second column
+counts. The detector was tuned on seeds from 100 on.
 
 ```sh
 wardround matrix fedbnp-quality-icu --out runs/fedbnp
@@ -37,21 +37,21 @@ wardround matrix fedbnp-quality-pneumonia --out runs/fedbnp    # pneumoniamnist.
 python docs/tools/write_fedbnp.py runs/fedbnp                        # this section
 ```
 
-The document's authors verified, for Alzheimer's MRI with a ResNet-18 and over their attacks together: precision 43 →
-75 %, recall 100 %, accuracy 97.2 → 96.9 %.
+The document's authors verified, for Alzheimer's MRI with a ResNet-18 and over all their attacks: precision 43 → 75 %,
+recall 100 %, accuracy 97.2 → 96.9 %.
 """
 
-Found = dict[tuple[str, str, str], dict[int, Run]]
+Results = dict[tuple[str, str, str], dict[int, Run]]
 
 
-def collect(runs: list[Run]) -> Found:
+def collect(runs: list[Run]) -> Results:
     """Finished runs by preset, rule and attack, then by seed."""
-    found: Found = defaultdict(dict)
+    results: Results = defaultdict(dict)
     for run in runs:
         if run.finished and run.config["name"] in SETTINGS:
             where = run.config["name"], run.config["aggregator"]["name"], run.config["attack"]["name"]
-            found[where][run.seed] = run
-    return found
+            results[where][run.seed] = run
+    return results
 
 
 def mean(values: list[float | None], digits: int) -> str:
@@ -59,37 +59,37 @@ def mean(values: list[float | None], digits: int) -> str:
     return f"{fmean(known):.{digits}f}" if known else "–"
 
 
-def table(found: Found, preset: str, rule: str) -> str:
+def table(results: Results, preset: str, rule: str) -> str:
     lines = [
         "| attack | seeds | precision | recall | F1 | FPR | AUROC | accuracy |",
         "|:---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for attack in ATTACKS:
-        runs = found.get((preset, rule, attack), {}).values()
+        runs = results.get((preset, rule, attack), {}).values()
         if runs:
             rates = [mean([run.detection[rate] for run in runs], 2) for rate in RATES]
-            judged = [mean([run.final(name) for run in runs], 3) for name in ("auroc", "accuracy")]
-            lines.append(f"| {attack} | {len(runs)} | {' | '.join([*rates, *judged])} |")
+            metrics = [mean([run.final(name) for run in runs], 3) for name in ("auroc", "accuracy")]
+            lines.append(f"| {attack} | {len(runs)} | {' | '.join([*rates, *metrics])} |")
     return "\n".join(lines)
 
 
-def section(found: Found) -> str:
+def section(results: Results) -> str:
     parts = [INTRODUCTION]
-    for preset, told in SETTINGS.items():
+    for preset, description in SETTINGS.items():
         for rule in ("fedbnp-sharp", "fedbnp"):
-            if any(where[:2] == (preset, rule) for where in found):
-                parts.append(f"### {rule} on {told}\n\n{table(found, preset, rule)}\n")
+            if any(where[:2] == (preset, rule) for where in results):
+                parts.append(f"### {rule} on {description}\n\n{table(results, preset, rule)}\n")
     return "\n".join(parts)
 
 
 def main() -> None:
-    found = collect(load_runs([Path(argument) for argument in sys.argv[1:]]))
+    results = collect(load_runs([Path(argument) for argument in sys.argv[1:]]))
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    written = f"{before.rstrip()}\n\n{BEGIN}\n\n{section(found)}\n{END}\n{after.lstrip()}"
+    written = f"{before.rstrip()}\n\n{BEGIN}\n\n{section(results)}\n{END}\n{after.lstrip()}"
     PAGE.write_text(written, encoding="utf-8")
-    print(f"{PAGE}: {sum(map(len, found.values()))} runs")
+    print(f"{PAGE}: {sum(map(len, results.values()))} runs")
 
 
 if __name__ == "__main__":

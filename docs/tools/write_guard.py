@@ -35,26 +35,26 @@ done
 python docs/tools/write_guard.py runs/guard          # this section
 ```"""
 MISSED = (
-    "The attackers are found and left out; what is missed is their patients: told who attacks, the rule loses half "
-    "of that or more as well."
+    "The attackers are found and left out; what is missing is their patients: when told who attacks, the rule loses "
+    "half of that or more, too."
 )
 LESS = "The attackers are found and left out, which explains less than half of the loss"
 CAUTIOUS = {
     GUARD: f"{LESS}: while someone is flagged, rows are clipped to the median norm, and training is slower.",
-    ROOTED: f"{LESS}; the rest was not looked into.",
+    ROOTED: f"{LESS}; the rest was not investigated.",
 }
-DIVIDED = (
-    "It is not clear who contradicts the others, or too many do: nobody is named, or not all of them, or some of the "
-    "wrong ones."
+CONTESTED = (
+    "It is not clear who contradicts the others, or too many do: nobody is named, or not all attackers, or some honest "
+    "clients."
 )
 REASONS = {
-    "sign-flip ×1": DIVIDED,
-    "label-flip": DIVIDED,
+    "sign-flip ×1": CONTESTED,
+    "label-flip": CONTESTED,
     "mix": "Half of the attackers flip labels.",
     "backdoor": "Poisoned clients train honestly on stamped and mislabelled samples.",
-    "slow-drift": "Those who neither turn nor fall silent in step with another are not found before they are alike.",
-    "profile-aware": "It is honest for two rounds; then about nine of ten are found, and the others stay.",
-    "fang-trimmed-mean": "Every row is drawn anew: no twins, usual norms.",
+    "slow-drift": "Attackers that neither turn nor shrink in step with another are not found before they are alike.",
+    "profile-aware": "Attackers are honest for two rounds; then about nine of ten are found, and the others are not.",
+    "fang-trimmed-mean": "Every row is drawn by itself: no twins, usual norms.",
 }
 
 
@@ -100,7 +100,7 @@ def attack_of(section: dict[str, Any]) -> str:
 
 
 def collect(runs: Iterable[Run]) -> Results:
-    found: Results = defaultdict(dict)
+    results: Results = defaultdict(dict)
     for run in runs:
         config = run.config
         if not run.finished:
@@ -111,8 +111,8 @@ def collect(runs: Iterable[Run]) -> Results:
         name = CLEAN if clean else attack_of(attack)
         share, start = (0.0, 1) if clean else (attack["fraction"], attack["start"])
         method = ROOTED if rule["name"] == GUARD and rule["root"] else rule["name"]
-        found[Setting(data, config["partition"]["alpha"], name, share, start), method][run.seed] = run
-    return found
+        results[Setting(data, config["partition"]["alpha"], name, share, start), method][run.seed] = run
+    return results
 
 
 def auroc(runs: dict[int, Run], seeds: Iterable[int] | None = None) -> float:
@@ -134,46 +134,46 @@ def number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def loss(found: Results, setting: Setting, method: str) -> float | None:
+def loss(results: Results, setting: Setting, method: str) -> float | None:
     """Clean minus attacked AUROC, over the seeds that both have."""
-    clean = found.get((setting.unattacked, method), {})
-    attacked = found[setting, method]
+    clean = results.get((setting.unattacked, method), {})
+    attacked = results[setting, method]
     seeds = set(clean) & set(attacked)
     return auroc(clean, seeds) - auroc(attacked, seeds) if seeds else None
 
 
-def rivals(found: Results) -> list[str]:
-    """Every other rule there are runs of."""
-    return sorted({method for _, method in found} - {GUARD, ROOTED})
+def rivals(results: Results) -> list[str]:
+    """All other rules that have runs."""
+    return sorted({method for _, method in results} - {GUARD, ROOTED})
 
 
-def clean_table(found: Results) -> str:
-    places = sorted({(s.data, s.alpha) for s, m in found if s.attack == CLEAN and m == GUARD})
+def clean_table(results: Results) -> str:
+    places = sorted({(s.data, s.alpha) for s, m in results if s.attack == CLEAN and m == GUARD})
 
     def row(method: str) -> list[str]:
-        runs = [found.get((Setting(*place, CLEAN, 0.0, 1), method), {}) for place in places]
-        rates = [detected(here, "fpr") if method in (GUARD, ROOTED) else None for here in runs]
-        told = [
-            (number(auroc(here)) if here else "–") + (f", {rate:.3f}" if rate is not None else "")
-            for here, rate in zip(runs, rates, strict=True)
+        runs = [results.get((Setting(*place, CLEAN, 0.0, 1), method), {}) for place in places]
+        rates = [detected(group, "fpr") if method in (GUARD, ROOTED) else None for group in runs]
+        cells = [
+            (number(auroc(group)) if group else "–") + (f", {rate:.3f}" if rate is not None else "")
+            for group, rate in zip(runs, rates, strict=True)
         ]
-        return [method, *told, "–".join(map(str, sorted(set(map(len, runs)))))]
+        return [method, *cells, "–".join(map(str, sorted(set(map(len, runs)))))]
 
     head = ["no attack", *[f"{data}, α {alpha:g}" for data, alpha in places], "seeds"]
-    return table(head, map(row, [GUARD, ROOTED, *rivals(found)]))
+    return table(head, map(row, [GUARD, ROOTED, *rivals(results)]))
 
 
-def cell(found: Results, setting: Setting, method: str) -> str:
-    runs = found.get((setting, method))
+def cell(results: Results, setting: Setting, method: str) -> str:
+    runs = results.get((setting, method))
     if not runs:
         return "–"
-    tpr, fpr, lost = detected(runs, "tpr"), detected(runs, "fpr"), loss(found, setting, method)
+    tpr, fpr, lost = detected(runs, "tpr"), detected(runs, "fpr"), loss(results, setting, method)
     change = "" if lost is None else f" ({-lost:+.3f})"
     return f"{auroc(runs):.3f}{change}, {number(tpr, 2)} / {number(fpr, 2)}"
 
 
-def attacked_table(found: Results, data: str, alpha: float, share: float) -> str:
-    chosen = [(s, m) for s, m in found if s.place == (data, alpha, share) and s.attacked]
+def attacked_table(results: Results, data: str, alpha: float, share: float) -> str:
+    chosen = [(s, m) for s, m in results if s.place == (data, alpha, share) and s.attacked]
     names = sorted({s.attack for s, m in chosen if m in (GUARD, ROOTED)})
     columns = [(start, method) for method in (GUARD, ROOTED) for start in (1, 15)]
     columns = [c for c in columns if any((s.start, m) == c for s, m in chosen)]
@@ -181,30 +181,30 @@ def attacked_table(found: Results, data: str, alpha: float, share: float) -> str
     rows = []
     for name in names:
         settings = [Setting(data, alpha, name, share, start) for start, _ in columns]
-        seeds = {len(found.get((s, m), {})) for s, (_, m) in zip(settings, columns, strict=True)}
-        cells = [cell(found, s, m) for s, (_, m) in zip(settings, columns, strict=True)]
-        told = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}"
-        rows.append([name, *cells, told])
+        seeds = {len(results.get((s, m), {})) for s, (_, m) in zip(settings, columns, strict=True)}
+        cells = [cell(results, s, m) for s, (_, m) in zip(settings, columns, strict=True)]
+        seen = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)}–{max(seeds)}"
+        rows.append([name, *cells, seen])
     return table(head, rows)
 
 
-def reason(setting: Setting, method: str, found: Results) -> str:
-    """Why that much is lost: where the attackers were found, by what is lost when they are known; else the attack's."""
+def reason(setting: Setting, method: str, results: Results) -> str:
+    """Explain a loss: by the loss without the attackers where they were found, by the attack's own reason otherwise."""
     left_out = replace(setting, attack=LEFT_OUT)
-    if (detected(found[setting, method], "tpr") or 0.0) < FOUND or (left_out, method) not in found:
-        return REASONS.get(setting.attack, "Not all attackers are found; the cause was not looked into.")
-    lost, missed = loss(found, setting, method), loss(found, left_out, method)
+    if (detected(results[setting, method], "tpr") or 0.0) < FOUND or (left_out, method) not in results:
+        return REASONS.get(setting.attack, "Not all attackers are found; the cause was not investigated.")
+    lost, missed = loss(results, setting, method), loss(results, left_out, method)
     return MISSED if lost is not None and missed is not None and missed >= lost / 2 else CAUTIOUS[method]
 
 
-def losers(found: Results, method: str) -> tuple[int, int, str]:
-    """How many attacked settings there are, how many lose more than is tolerated, and which these are, by cause."""
-    lost = [(loss(found, s, m), s) for s, m in found if m == method and s.attacked]
+def losers(results: Results, method: str) -> tuple[int, int, str]:
+    """Count attacked settings and those that lose more than is tolerated; list the latter by cause."""
+    lost = [(loss(results, s, m), s) for s, m in results if m == method and s.attacked]
     known = [(value, s) for value, s in lost if value is not None]
     bad = sorted(((v, s) for v, s in known if v > TOLERATED), key=lambda item: -item[0])
     causes: dict[str, list[tuple[float, Setting]]] = defaultdict(list)
     for value, setting in bad:
-        causes[reason(setting, method, found)].append((value, setting))
+        causes[reason(setting, method, results)].append((value, setting))
     lines = []
     for cause, cases in causes.items():
         lines.append(f"- {cause} ({len(cases)} setting{'s' * (len(cases) > 1)}.)")
@@ -212,48 +212,51 @@ def losers(found: Results, method: str) -> tuple[int, int, str]:
         for value, s in cases:
             onset = f" from {s.start}" if s.start > 1 else ""
             by_attack[s.attack].append(f"{s.data} α {s.alpha:g} {100 * s.share:.0f} %{onset} −{value:.3f}")
-        lines += [f"  - {attack}: {'; '.join(told)}" for attack, told in by_attack.items()]
+        lines += [f"  - {attack}: {'; '.join(cases)}" for attack, cases in by_attack.items()]
     return len(known), len(bad), "\n".join(lines)
 
 
-def overview(found: Results) -> str:
+def overview(results: Results) -> str:
     """How many of the attacked settings are held, the worst mean, and what is left when attackers are known."""
     rows = []
-    for place in sorted({s.place for s, m in found if m == GUARD and s.attacked}):
+    for place in sorted({s.place for s, m in results if m == GUARD and s.attacked}):
         row = [f"{place[0]}, α {place[1]:g}, {100 * place[2]:.0f} %"]
         for method in (GUARD, ROOTED):
-            here = {
-                s: runs for (s, m), runs in found.items() if m == method and s.attacked and s.place == place
+            by_setting = {
+                s: runs for (s, m), runs in results.items() if m == method and s.attacked and s.place == place
             }
-            losses = [value for s in here if (value := loss(found, s, method)) is not None]
+            losses = [value for s in by_setting if (value := loss(results, s, method)) is not None]
             held = sum(1 for value in losses if value <= TOLERATED)
-            means = {s: auroc(runs) for s, runs in here.items()}
+            means = {s: auroc(runs) for s, runs in by_setting.items()}
             at = worst(means)
             onset = f" from {at.start}" if at.start > 1 else ""
-            told = found.get((Setting(*place[:2], LEFT_OUT, place[2], 1), method))
+            oracle = results.get((Setting(*place[:2], LEFT_OUT, place[2], 1), method))
             row += [
                 f"{held} of {len(losses)}",
                 f"{means[at]:.3f} ({at.attack}{onset})",
-                number(auroc(told) if told else None),
+                number(auroc(oracle) if oracle else None),
             ]
         rows.append(row)
     head = ["", *[w for m in (GUARD, ROOTED) for w in (f"{m}: held", "worst mean", "told who attacks")]]
     return table(head, rows)
 
 
-def named_attacks(found: Results) -> str:
+def named_attacks(results: Results) -> str:
     rows = []
     for name in NAMED:
         for method in (GUARD, ROOTED):
             runs = [
-                run for (s, m), by in found.items() if s.attack == name and m == method for run in by.values()
+                run
+                for (s, m), by in results.items()
+                if s.attack == name and m == method
+                for run in by.values()
             ]
             if not runs:
                 continue
-            told = [run.detection for run in runs]
-            latencies = [d["latency"] for d in told]
+            detections = [run.detection for run in runs]
+            latencies = [d["latency"] for d in detections]
             late = sum(1 for value in latencies if value is None or value > 3)
-            tprs, fprs = [d["tpr"] for d in told], [d["fpr"] for d in told]
+            tprs, fprs = [d["tpr"] for d in detections], [d["fpr"] for d in detections]
             figures = [fmean(tprs), min(tprs), fmean(fprs), max(fprs)]
             rows.append([name, method, str(len(runs)), *[number(f) for f in figures], str(late)])
     head = ["attack", "rule", "runs", "TPR", "least", "FPR", "most", "later than 3 rounds"]
@@ -264,28 +267,28 @@ def worst(means: dict[Setting, float]) -> Setting:
     return min(means, key=lambda setting: means[setting])
 
 
-def worst_cases(found: Results) -> str:
+def worst_cases(results: Results) -> str:
     """Every rule's worst mean on each dataset, over the attacked settings and seeds that all of them went through."""
-    methods = [GUARD, ROOTED, *rivals(found)]
+    methods = [GUARD, ROOTED, *rivals(results)]
     columns: dict[str, dict[str, tuple[float, str]]] = {}
-    for data in sorted({s.data for s, _ in found if s.attacked}):
-        ran = {m: {s for s, by in found if by == m and s.data == data and s.attacked} for m in methods}
-        there = [m for m in methods if ran[m]]
-        ground = set.intersection(*[ran[m] for m in there])
-        seeds = set.intersection(*[set(found[s, m]) for m in there for s in ground]) if ground else set()
+    for data in sorted({s.data for s, _ in results if s.attacked}):
+        ran = {m: {s for s, by in results if by == m and s.data == data and s.attacked} for m in methods}
+        present = [m for m in methods if ran[m]]
+        shared = set.intersection(*[ran[m] for m in present])
+        seeds = set.intersection(*[set(results[s, m]) for m in present for s in shared]) if shared else set()
         if not seeds:
             continue
-        means = {m: {s: auroc(found[s, m], seeds) for s in ground} for m in there}
-        columns[f"{data} ({len(ground)} attacks, {len(seeds)} seeds)"] = {
-            m: (here[at], at.attack) for m, here in means.items() for at in [worst(here)]
+        means = {m: {s: auroc(results[s, m], seeds) for s in shared} for m in present}
+        columns[f"{data} ({len(shared)} attacks, {len(seeds)} seeds)"] = {
+            m: (by_setting[at], at.attack) for m, by_setting in means.items() for at in [worst(by_setting)]
         }
     # Ranked where all of them were, or those that were spared a hard dataset would come first.
     ranked = [column for column in columns.values() if len(column) == len(methods)]
     methods.sort(key=lambda m: -sum(column[m][0] for column in ranked))
 
     def row(method: str) -> list[str]:
-        told = [column.get(method) for column in columns.values()]
-        cells = [f"{here[0]:.3f} ({here[1]})" if here else "–" for here in told]
+        pairs = [column.get(method) for column in columns.values()]
+        cells = [f"{pair[0]:.3f} ({pair[1]})" if pair else "–" for pair in pairs]
         return [method, "yes" if with_server_data(method) else "", *cells]
 
     return table(["rule", "data of the server's", *columns], map(row, methods))
@@ -299,19 +302,19 @@ def with_server_data(method: str) -> bool:
     return rule.needs_root_update or rule.needs_practice_ground
 
 
-def worst_anywhere(found: Results) -> str:
+def worst_anywhere(results: Results) -> str:
     """The guard's own worst means over everything it has been through, dataset by dataset."""
     lines = []
     for method in (GUARD, ROOTED):
-        for data in sorted({s.data for s, _ in found}):
+        for data in sorted({s.data for s, _ in results}):
             means = {
                 s: auroc(runs)
-                for (s, m), runs in found.items()
+                for (s, m), runs in results.items()
                 if m == method and s.data == data and s.attacked
             }
             if means:
                 at = worst(means)
-                seeds = len(found[at, method])
+                seeds = len(results[at, method])
                 lines.append(
                     f"- `{method}`: {means[at]:.3f} ({at.words}; seeds: {seeds}; settings: {len(means)})."
                 )
@@ -334,10 +337,10 @@ def drift_line(runs: list[Run]) -> str:
     ).replace("%", " %")
 
 
-def half_ramp(found: Results, method: str) -> str:
+def half_ramp(results: Results, method: str) -> str:
     """How many of the drifting attackers were flagged before half of the ramp, and when most of them were."""
     early, total, any_early, latencies = 0, 0, 0, []
-    for (setting, m), by in found.items():
+    for (setting, m), by in results.items():
         if setting.attack != "slow-drift" or m != method:
             continue
         for run in by.values():
@@ -364,10 +367,10 @@ def planned() -> list[RunConfig]:
 
 
 def section(runs: list[Run], plan: int) -> str:
-    found = collect(runs)
+    results = collect(runs)
     drifting = [run for run in runs if run.finished and run.config["name"] == "guard-drift"]
-    main = {key: value for key, value in found.items() if key[0].data != "synthetic"}
-    finished = sum(map(len, found.values()))
+    main = {key: value for key, value in results.items() if key[0].data != "synthetic"}
+    finished = sum(map(len, results.values()))
     extent = (
         "all that the presets plan"
         if finished == plan
@@ -389,9 +392,9 @@ def section(runs: list[Run], plan: int) -> str:
 ## caac-guard
 
 {finished:,} finished runs, {extent}: 30 rounds with 20 clients and a small dense network (benign drift: 100),
-trained with Adam, judged on the test split after the last round. **The figures hold for these data sets, these attacks
-and this optimiser; elsewhere the rule was the worst of thirteen** ([what was measured there](caac-guard.md)). Its
-constants were chosen on other data and seeds; the exceptions are told there
+trained with Adam, evaluated on the test split after the last round. **The figures hold for these data sets, these
+attacks and this optimiser; elsewhere the rule was the worst of thirteen** ([what was measured
+there](caac-guard.md)). Its constants were chosen on other data and seeds, with the exceptions listed there
 ([what was tuned, and where](caac-guard.md#what-was-tuned-and-where)).
 
 {COMMANDS}
@@ -405,18 +408,19 @@ BatchNorm, so `fedbn` is `fedavg` here.
 
 ### Worst cases
 
-Each rule's worst mean over the attacks that every rule went through (by 40 % from the first round, Dirichlet 0.1), with
-the attack in brackets. What a rule loses here, its worst case over all attacks loses at least. The order of the rules
-does not hold under other attacks: `caac-guard` falls below undefended `fedavg` on `icu` [under one](caac-guard.md).
+Each rule's worst mean over the attacks that all rules were run with (by 40 % from the first round, Dirichlet 0.1), with
+the attack in brackets. A rule's worst case over all attacks is at least as bad. The order of the rules does not hold
+under other attacks: `caac-guard` falls below undefended `fedavg` on `icu` [under one](caac-guard.md).
 
 {worst_cases(main)}
 
-The guard's worst means over all its own runs:
+The worst means of `caac-guard` over all its own runs:
 
 {worst_anywhere(main)}
 
-Held is a setting (attack and onset) that costs at most {TOLERATED} AUROC against the rule's own clean run of the same
-seeds. Told who attacks, the rule leaves them out from the first round on (preset `guard-oracle`):
+A setting (attack and onset) is *held* if it costs at most {TOLERATED} AUROC against the rule's own clean run of the
+same seeds. *Told who attacks*: the rule is told, and leaves the attackers out from the first round on (preset
+`guard-oracle`):
 
 {overview(main)}
 
@@ -440,7 +444,8 @@ AUROC, in brackets the change against the rule's own clean run of the same seeds
 
 ### What is lost, and why
 
-The loss is against the rule's own clean run, in these settings; a rule that is poor without attack has little to lose.
+The loss is relative to the rule's own clean run, in these settings; a rule that is poor without attack has little to
+lose.
 
 {(chr(10) * 2).join(losses)}
 {END}
