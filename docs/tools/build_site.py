@@ -1,4 +1,4 @@
-"""Build the documentation into a folder that any web server can show: python docs/tools/build_site.py [FOLDER].
+"""Build the documentation into a folder that any web server can serve: python docs/tools/build_site.py [FOLDER].
 
 Every warning is an error. Nothing is fetched, neither now nor by the pages.
 """
@@ -18,7 +18,7 @@ SETTINGS = Path(__file__).parent / "sitegen"
 
 
 def build(target: Path) -> None:
-    """Stage the source in a folder of its own, then let Sphinx write the site."""
+    """Write the source into a temporary folder, then let Sphinx build the site."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         source, doctrees = Path(folder) / "source", Path(folder) / "doctrees"

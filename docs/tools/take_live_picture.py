@@ -1,4 +1,4 @@
-"""Take docs/watch.png: run three rules against sign flipping on the embedded ICU data, look at the page meanwhile.
+"""Take docs/watch.png: run three rules against sign flipping on the embedded ICU data and capture the live page.
 
     python docs/tools/take_live_picture.py [FILE.png]
 

@@ -1,6 +1,6 @@
 """The docstrings' dialect becomes reStructuredText that means the same."""
 
-from sitegen.docstrings import as_rst, halves
+from sitegen.docstrings import as_rst, split_docstring
 
 
 def test_what_is_no_markup_stands_for_itself():
@@ -19,6 +19,6 @@ def test_a_list_right_after_a_line_of_text_is_one():
     assert as_rst(["These:", "- one", "  goes on", "- two"]) == ["These:", "", "- one", "  goes on", "- two"]
 
 
-def test_a_docstring_is_parted_before_its_example():
-    said, shown = halves("Says |x|.\n\n    >>> 1\n    1\n")
-    assert (said, shown.split()) == (r"Says \|x\|.", [">>>", "1", "1"])
+def test_a_docstring_is_split_before_its_example():
+    description, example = split_docstring("Says |x|.\n\n    >>> 1\n    1\n")
+    assert (description, example.split()) == (r"Says \|x\|.", [">>>", "1", "1"])

@@ -1,4 +1,4 @@
-"""Every registered member has a page, also one that nobody has heard of before."""
+"""Every registered member has a page, also a new one in a file of its own."""
 
 import re
 import subprocess
@@ -31,9 +31,9 @@ wardround.attacks.__path__.append({folder!r} + "/attacks")
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess:
     """In a process of its own, with the samples of the page on extending in a file each, as a contributor would."""
-    for room, name, sample in (("aggregators", "clipped_mean", RULE), ("attacks", "fading", ATTACK)):
-        (folder / room).mkdir()
-        (folder / room / f"{name}.py").write_text(sample)
+    for package, name, sample in (("aggregators", "clipped_mean", RULE), ("attacks", "fading", ATTACK)):
+        (folder / package).mkdir()
+        (folder / package / f"{name}.py").write_text(sample)
     setup = AS_MEMBERS.format(docs=str(ROOT / "docs"), folder=str(folder))
     return subprocess.run(
         [sys.executable, "-c", setup + code],

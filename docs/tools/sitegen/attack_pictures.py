@@ -1,4 +1,4 @@
-"""How an attack behaves: what it sends beside the honest updates, over rounds and strengths, and what comes of it.
+"""How an attack behaves: what it sends beside the honest updates, over rounds and strengths, and what that costs.
 
 All attacks are drawn from the same toy federation through a `Campaign`, the way a run uses them, so that an attack
 that poisons data or lies about metrics is drawn like one that crafts updates.

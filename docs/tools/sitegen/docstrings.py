@@ -1,7 +1,7 @@
-"""The dialect of the project's docstrings, made into reStructuredText.
+"""The project's docstrings as reStructuredText.
 
-Docstrings hold plain text, `code`, lists, `.. math::` and sessions. What else reStructuredText would see in
-them (|n|, *, a trailing underscore) stands for itself.
+Docstrings hold plain text, `code`, lists, `.. math::` and sessions. Everything else that reStructuredText would take
+for markup (|n|, *, a trailing underscore) is escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def as_rst(lines: list[str]) -> list[str]:
 
 
 def _in_item(written: list[str]) -> bool:
-    """Does the last line go on with an item of a list?"""
+    """Does the last line belong to an item of a list?"""
     for line in reversed(written):
         if not line.strip():
             return False
@@ -53,8 +53,8 @@ def _escaped(text: str) -> str:
     return "".join(part if i % 2 else SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts))
 
 
-def halves(docstring: str | None) -> tuple[str, str]:
-    """A member's docstring as reStructuredText: what it says, and the session that shows it."""
+def split_docstring(docstring: str | None) -> tuple[str, str]:
+    """A member's docstring as reStructuredText: its description, and the session that is its example."""
     text = inspect.cleandoc(docstring or "")
-    said, arrow, shown = text.partition(">>> ")
-    return "\n".join(as_rst(said.strip().splitlines())), arrow + shown
+    description, arrow, example = text.partition(">>> ")
+    return "\n".join(as_rst(description.strip().splitlines())), arrow + example

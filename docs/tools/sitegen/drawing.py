@@ -1,4 +1,4 @@
-"""How every picture of the site looks, and its way into a page: SVG that takes the page's own text colour."""
+"""How every picture of the site looks: inline SVG that takes the page's own text colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two things Sphinx does not do by itself: formulas as MathML, with no script, and our docstrings' dialect."""
+"""Two things Sphinx does not do by itself: formulas as MathML, without scripts, and the project's docstrings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mathml(formula: str, display: str) -> str:
 
 
 def _converted(formula: str, display: str) -> str:
-    """The inside of one formula, without what the converter or the browsers do not know."""
+    """The inside of one formula, rewritten where the converter or the browsers do not know a command."""
     for known, plain in REWRITTEN.items():
         formula = re.sub(known, plain, formula)
     inside = re.sub(r"^<math[^>]*>|</math>$", "", convert(formula.strip() or "{}", display=display))
@@ -64,7 +64,7 @@ def _converted(formula: str, display: str) -> str:
 
 
 def _letter(match: re.Match[str]) -> str:
-    """Browsers have no script or double-struck style, but the letters themselves."""
+    """Browsers have no script or double-struck style, but they have the letters themselves."""
     kind, letter = match[1].upper(), match[2]
     for name in (f"MATHEMATICAL {kind} CAPITAL {letter}", f"{kind} CAPITAL {letter}"):
         with suppress(KeyError):
@@ -87,7 +87,7 @@ def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines:
 
 
 def _add_font(app: Sphinx, exception: Exception | None) -> None:
-    """Few systems have a font with the measures that roots and large brackets need; this one may be passed on."""
+    """Add a font with the measures that roots and large brackets need: few systems have one. Its licence allows it."""
     font = files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf"
     if exception is None:
         (app.outdir / "_static" / "math.ttf").write_bytes(font.read_bytes())

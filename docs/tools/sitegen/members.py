@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from sphinx.pycode import ModuleAnalyzer
 
 from sitegen import attack_pictures, rule_pictures
-from sitegen.docstrings import as_rst, halves
+from sitegen.docstrings import as_rst, split_docstring
 from sitegen.rule_pictures import Round, Study
 from wardround import aggregators, attacks
 from wardround.registry import Configurable, Registry
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 NEEDS = {
     "needs_global_weights": "the global weights (`global_weights`)",
     "needs_root_update": "an update from trusted root data (`root_update`)",
-    "needs_practice_ground": "a server with root data to practise on (`server`)",
+    "needs_practice_ground": "root data of the server to practise on (`practice_ground`)",
 }
 
 
@@ -48,11 +48,11 @@ def rule_page(name: str) -> str:
 
 def attack_page(name: str) -> str:
     """The page of one attack."""
-    told = attacks.describe(name)
-    knows = ", ".join(f"`{level}`" for level in told["knowledge"])
+    description = attacks.describe(name)
+    knows = ", ".join(f"`{level}`" for level in description["knowledge"])
     facts = {
-        "May know": knows + (", and a copy of the defender's rule" if told["knows_defence"] else ""),
-        "Lies in": ", ".join(f"its {place}" for place in told["lies_in"]) or "nothing",
+        "May know": knows + (", and a copy of the defender's rule" if description["knows_defence"] else ""),
+        "Lies in": ", ".join(f"its {place}" for place in description["lies_in"]) or "nothing",
     }
     svg = attack_pictures.attack_picture(name)
     return _page(attacks.registry.get(name), attacks.registry, facts, svg, attack_pictures.CAPTION, "attack")
@@ -68,15 +68,15 @@ def _needs(study: Study) -> str:
     needs = [text for attribute, text in NEEDS.items() if getattr(rule, attribute)]
     if rule.minimum_clients(clients) > 1:
         needs.insert(0, rule.requirement(clients) + f" of {clients} clients")
-    if study.listens_to(claimed_samples=10.0):
+    if study.depends_on(claimed_samples=10.0):
         needs.append("the sample counts that clients report")
-    if study.listens_to(claimed_quality=10.0):
+    if study.depends_on(claimed_quality=10.0):
         needs.append('the losses that clients report (`metrics["loss"]`)')
     return "; ".join(needs) or "the updates alone"
 
 
 def _gives(study: Study) -> str:
-    out = study.answer(Round())
+    out = study.result(Round())
     gives = [
         "`delta`",
         *(f"`{part}`" for part in ("weights", "scores", "flags") if getattr(out, part) is not None),
@@ -93,15 +93,15 @@ def _page(
     caption: str,
     key: str,
 ) -> str:
-    said, shown = halves(member.__doc__)
+    description, example = split_docstring(member.__doc__)
     source = Path(inspect.getfile(member)).resolve()
     where = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source.name
-    parts = [_title(member.name), said, *(f"**{fact}:** {text}." for fact, text in facts.items())]
+    parts = [_title(member.name), description, *(f"**{fact}:** {text}." for fact, text in facts.items())]
     parts += [_title("Behaviour", "-"), _figure(svg, caption)]
     parts += [_title("Parameters", "-"), _parameters(member, registry)]
     parts += [_yaml(key, member.name, registry)]
-    if shown:
-        parts += [_title("Example", "-"), shown]
+    if example:
+        parts += [_title("Example", "-"), example]
     parts += [f"Defined in `{where}`, class `{member.__qualname__}`."]
     return "\n\n".join(parts) + "\n"
 
@@ -118,7 +118,7 @@ def _figure(svg: str, caption: str) -> str:
 
 
 def _yaml(section: str, name: str, registry: Registry[Any]) -> str:
-    """The member as a configuration has it, its plain defaults spelt out."""
+    """The member as a configuration has it, with its plain defaults."""
     values: dict[str, Any] = {"name": name}
     if registry is attacks.registry and name != "none":
         values |= {"fraction": 0.2, "start": 15}
@@ -135,9 +135,9 @@ def _parameters(member: type[Configurable], registry: Registry[Any]) -> str:
     fields = member.Params.model_fields
     if not fields:
         return "None."
-    said = explained(member.Params)
+    explanations = explained(member.Params)
     rows = [
-        [f"`{name}`", f"`{_default(field)}`", _values(field), " ".join(as_rst(said.get(name, [])))]
+        [f"`{name}`", f"`{_default(field)}`", _values(field), " ".join(as_rst(explanations.get(name, [])))]
         for name, field in fields.items()
     ]
     lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
@@ -148,14 +148,14 @@ def _parameters(member: type[Configurable], registry: Registry[Any]) -> str:
 
 def explained(params: type[Any]) -> dict[str, list[str]]:
     """The lines written below each parameter, those of base classes too."""
-    said: dict[str, list[str]] = {}
+    explanations: dict[str, list[str]] = {}
     for base in reversed(params.__mro__):
         if base.__module__.startswith(("pydantic", "builtins", "typing", "abc")):
             continue
         for (owner, name), lines in ModuleAnalyzer.for_module(base.__module__).find_attr_docs().items():
             if owner == base.__qualname__:
-                said[name] = [line for line in lines if line.strip()]
-    return said
+                explanations[name] = [line for line in lines if line.strip()]
+    return explanations
 
 
 def _default(field: FieldInfo) -> str:
@@ -166,7 +166,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """What may be given: the type, and its bounds."""
+    """The values that a parameter takes: its type and bounds."""
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
         f"{sign} {getattr(limit, name)}"

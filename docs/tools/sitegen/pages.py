@@ -1,4 +1,4 @@
-"""The site's source: the tracked pages, a page for every member, the API, and the way through them."""
+"""The site's source: the tracked pages, one page for every rule and attack, the API, and the navigation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wardround.registry import Registry
 DOCS = ROOT / "docs"
 NAVIGATION = {
     "Start": ["start", "concepts", "results"],
-    "The laboratory": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
+    "Experiments": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
     "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
     "A federation": ["federation", "flower-strategy"],
     "Reference": ["extending", "architecture", "api", "cite", "contributing", "changelog"],
@@ -25,8 +25,8 @@ PROJECT_FILES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-ROOMS = {
-    "wardround.updates": "the data that flows",
+API = {
+    "wardround.updates": "what clients send, and what a rule makes of it",
     "wardround.aggregators": "rules",
     "wardround.attacks": "attacks",
     "wardround.aggregators.fedbnp": "trust from fingerprints",
@@ -34,14 +34,17 @@ ROOMS = {
     "wardround.datasets.partition": "partitions",
     "wardround.models": "networks",
     "wardround.training": "local training",
-    "wardround.federation": "the round loop",
+    "wardround.federation": "the loop",
     "wardround.flower": "the same loop on Flower",
+    "wardround.records": "records of a run",
     "wardround.experiments": "configurations, runs and matrices",
     "wardround.analysis": "tables, statistics, verdicts",
     "wardround.registry": "members by name",
+    "wardround.plugins": "members of your own",
     "wardround.randomness": "randomness by name",
-    "wardround.errors": "what can go wrong",
+    "wardround.errors": "errors",
 }
+"""Modules with a page of their own in the reference, beside their titles."""
 
 
 def stage(folder: Path) -> None:
@@ -63,7 +66,7 @@ def stage(folder: Path) -> None:
 
 
 def _within_site(text: str) -> str:
-    """Links out of docs/ lead to the same pages of the site; files that are no page are named without a link."""
+    """Point links out of docs/ to the pages of the site; name files that are no page without a link."""
     for source, name in PROJECT_FILES.items():
         text = re.sub(rf"\]\((\.\./)?{re.escape(source)}", f"]({name}", text)
     text = re.sub(r"\]\((?:\.\./)?docs/([\w./#-]+)\)", r"](\1)", text)
@@ -76,7 +79,7 @@ def _within_site(text: str) -> str:
 
 
 def _write_members(folder: Path, kind: str, registry: Registry, page_of: Callable[[str], str]) -> None:
-    """A page a member, and on the overview a link wherever a table's first cell names one."""
+    """Write one page per member, and link the members in the first cells of the overview's tables."""
     names = registry.available()
     (folder / kind).mkdir()
     for name in names:
@@ -105,25 +108,25 @@ def _with_links(line: str, kind: str, names: list[str]) -> str:
 
 
 def _write_api(folder: Path) -> None:
-    """A page a room, from the docstrings of what it exports."""
+    """Write one page per module, from the docstrings of what it exports."""
     (folder / "api").mkdir()
-    rooms = [room for room in ROOMS if find_spec(room) is not None]
-    for room in rooms:
-        title = f"{room}: {ROOMS[room]}"
-        (folder / "api" / f"{room}.rst").write_text(
-            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {room}\n", encoding="utf-8"
+    modules = [module for module in API if find_spec(module) is not None]
+    for module in modules:
+        title = f"{module}: {API[module]}"
+        (folder / "api" / f"{module}.rst").write_text(
+            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {module}\n", encoding="utf-8"
         )
-    listed = "\n".join(f"- [`{room}`](api/{room}.rst): {ROOMS[room]}" for room in rooms)
-    pages = "\n".join(f"api/{room}" for room in rooms)
+    listed = "\n".join(f"- [`{module}`](api/{module}.rst): {API[module]}" for module in modules)
+    pages = "\n".join(f"api/{module}" for module in modules)
     (folder / "api.md").write_text(
-        "# API reference\n\nFrom the docstrings of what each room of the package exports.\n\n"
+        "# API reference\n\nFrom the docstrings of what each module exports.\n\n"
         f"{listed}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n",
         encoding="utf-8",
     )
 
 
 def _append_navigation(folder: Path) -> None:
-    """The sidebar: the sections above with the pages that exist, and below them every page nobody has placed."""
+    """Write the sidebar: the sections above with the pages that exist, and below them all other pages."""
     there = {page.stem for page in folder.glob("*.md")} - {"index"}
     sections = {title: [page for page in pages if page in there] for title, pages in NAVIGATION.items()}
     placed = {page for pages in sections.values() for page in pages}

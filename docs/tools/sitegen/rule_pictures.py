@@ -1,7 +1,7 @@
-"""How a rule behaves: one made-up federation, the same for every rule, and attackers that grow in reach and number.
+"""How a rule behaves: one made-up federation, the same for every rule, with stronger and more attackers.
 
 Twenty clients share a direction and differ from each other; four of them send the honest mean reversed. A rule that
-remembers has a clean past. Only the contract of a rule is used, so a new rule is drawn like the others.
+remembers has seen clean rounds before. Only the contract of a rule is used, so a new rule is drawn like the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wardround.randomness import seed_for
 CLIENTS, BYZANTINE, SIDE = 20, 4, 10
 SIZE = SIDE * SIDE
 PAST = 15
-SHORT_PAST = 1  # of rules that practise on the server, which takes them seconds now and then
+SHORT_PAST = 1  # for rules that practise on the server: a round can take them seconds
 MAGNITUDES = [10 ** (power / 4) for power in range(-4, 9)]
 STRUCK = PAST + 1  # the draw of the round that is looked at
 CLAIMS = [10 ** (power / 2) for power in range(7)]
@@ -54,8 +54,8 @@ def honest(round: int) -> Tensor:
     return direction() + habits() + 0.5 * noise(3, round) / SIDE
 
 
-class Server:
-    """A server's own side: honest training like the clients', attacks to practise on, and a value to judge by."""
+class MadeUpGround:
+    """A `PracticeGround`: honest training like the clients', attacks to practise on, and a value of weights."""
 
     seed, rounds, attacks = 0, PAST, ("sign-flip", "noise", "scaling")
 
@@ -107,10 +107,10 @@ class Round:
 
 @dataclass
 class Study:
-    """A rule with a clean past, asked what it makes of one round or another."""
+    """A rule after clean rounds, and its results for different rounds of attack."""
 
     rule: Aggregator
-    _answers: dict[Round, Aggregation] = field(default_factory=dict)
+    _results: dict[Round, Aggregation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.past = SHORT_PAST if self.rule.needs_practice_ground else PAST
@@ -119,33 +119,33 @@ class Study:
             sent = Updates(honest(round), num_samples=[100] * CLIENTS, metrics={"loss": loss}, layout=LAYOUT)
             self._aggregate(self.rule, sent, round)
 
-    def answer(self, round: Round) -> Aggregation:
-        if round not in self._answers:
-            self._answers[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), self.past + 1)
-        return self._answers[round]
+    def result(self, round: Round) -> Aggregation:
+        if round not in self._results:
+            self._results[round] = self._aggregate(copy.deepcopy(self.rule), round.updates(), self.past + 1)
+        return self._results[round]
 
     def distance(self, round: Round) -> float:
         wanted = honest(STRUCK)[round.attackers :].mean(0)
-        return float((self.answer(round).delta - wanted).norm() / wanted.norm())
+        return float((self.result(round).delta - wanted).norm() / wanted.norm())
 
-    def going_on(self, rounds: int) -> list[Aggregation]:
-        """The same attack, round after round: what becomes of a rule that remembers."""
+    def continued(self, rounds: int) -> list[Aggregation]:
+        """The results when the same attack continues: interesting for a rule that remembers."""
         rule = copy.deepcopy(self.rule)
         return [self._aggregate(rule, Round().updates(STRUCK + i), self.past + 1 + i) for i in range(rounds)]
 
     def _aggregate(self, rule: Aggregator, sent: Updates, round: int) -> Aggregation:
-        server = Server()
+        ground = MadeUpGround()
         return rule.aggregate(
             sent,
             round=round,
             global_weights=0.1 * noise(7, rows=1)[0],
-            root_update=server.reference(round),
-            practice_ground=server,
+            root_update=ground.reference(round),
+            practice_ground=ground,
         )
 
-    def listens_to(self, **lie: float) -> bool:
-        """Does it matter to the rule what clients say of themselves?"""
-        return not torch.equal(self.answer(Round(**lie)).delta, self.answer(Round()).delta)
+    def depends_on(self, **claim: float) -> bool:
+        """Does the rule's result change with what clients claim?"""
+        return not torch.equal(self.result(Round(**claim)).delta, self.result(Round()).delta)
 
 
 @cache
@@ -154,7 +154,7 @@ def _fedavg() -> Study:
 
 
 def rule_picture(name: str) -> tuple[str, Study]:
-    """The picture of a rule with its default parameters, and what was asked of it."""
+    """The picture of a rule with its default parameters, and the study that it shows."""
     study = Study(aggregators.create(name))
     longer = [Round(magnitude=magnitude) for magnitude in MAGNITUDES]
     more = [Round(attackers=attackers) for attackers in range(10)]
@@ -169,24 +169,24 @@ def rule_picture(name: str) -> tuple[str, Study]:
             more,
         ),
     ]
-    if study.answer(Round()).weights is not None:
-        answers = [study.answer(round) for round in longer]
-        panels.append(
-            _shares("What the attackers are given", "their length, honest mean = 1", lengths, answers)
-        )
+    if study.result(Round()).weights is not None:
+        results = [study.result(round) for round in longer]
+        panels.append(_shares("The attackers' weight", "their length, honest mean = 1", lengths, results))
         if study.rule.state_dict() and not study.rule.needs_practice_ground:
-            answers = study.going_on(PAST)
-            rounds = list(range(1, len(answers) + 1))
-            panels.append(_shares("When they go on", "rounds of attack, ten times the mean", rounds, answers))
-    if study.listens_to(claimed_samples=10.0):
+            results = study.continued(PAST)
+            rounds = list(range(1, len(results) + 1))
+            panels.append(
+                _shares("When the attack continues", "rounds of attack, ten times the mean", rounds, results)
+            )
+    if study.depends_on(claimed_samples=10.0):
         lies = [Round(1.0, claimed_samples=claim) for claim in CLAIMS]
         panels.append(
-            _distances("When they claim more samples", "claimed for one they have", study, CLAIMS, lies)
+            _distances("When they claim more samples", "claimed samples / true samples", study, CLAIMS, lies)
         )
-    if study.listens_to(claimed_quality=10.0):
+    if study.depends_on(claimed_quality=10.0):
         lies = [Round(1.0, claimed_quality=claim) for claim in CLAIMS]
         panels.append(
-            _distances("When they claim a better model", "loss claimed: one part in", study, CLAIMS, lies)
+            _distances("When they claim a better model", "true loss / claimed loss", study, CLAIMS, lies)
         )
     return picture(panels, f"How {name} behaves when four of twenty clients attack"), study
 
@@ -214,19 +214,19 @@ def _distances(
     return draw
 
 
-def _shares(title: str, label: str, where: Sequence[float], answers: Sequence[Aggregation]) -> Panel:
+def _shares(title: str, label: str, where: Sequence[float], results: Sequence[Aggregation]) -> Panel:
     def draw(axes: Axes) -> None:
-        given = [float(answer.weights[:BYZANTINE].sum()) for answer in answers]
+        weights = [float(result.weights[:BYZANTINE].sum()) for result in results]
         axes.axhline(BYZANTINE / CLIENTS, color=GREY, linestyle=":", label="an equal share")
-        axes.plot(where, given, color=BLUE, marker="o", label="attackers' weight")
-        if answers[0].flags is not None:
-            found = [float(answer.flags[:BYZANTINE].float().mean()) for answer in answers]
-            blamed = [float(answer.flags[BYZANTINE:].float().mean()) for answer in answers]
-            axes.plot(where, found, color=GREEN, linestyle="--", label="attackers flagged")
+        axes.plot(where, weights, color=BLUE, marker="o", label="attackers' weight")
+        if results[0].flags is not None:
+            flagged = [float(result.flags[:BYZANTINE].float().mean()) for result in results]
+            blamed = [float(result.flags[BYZANTINE:].float().mean()) for result in results]
+            axes.plot(where, flagged, color=GREEN, linestyle="--", label="attackers flagged")
             axes.plot(where, blamed, color=RED, linestyle="--", label="honest flagged")
-        elif answers[0].scores is not None:
-            found = [_ranked(answer.scores) for answer in answers]
-            axes.plot(where, found, color=ORANGE, linestyle="--", label="scored above honest")
+        elif results[0].scores is not None:
+            ranked = [_ranked(result.scores) for result in results]
+            axes.plot(where, ranked, color=ORANGE, linestyle="--", label="scored above honest")
         axes.set_ylim(-0.03, 1.05)
         axes.set(title=title, xlabel=label, ylabel="share")
         if _spans_decades(where):

@@ -1,4 +1,4 @@
-"""A federation small enough to draw: twenty hospitals, logistic regression, a second for hundreds of rounds."""
+"""A federation small enough to draw: twenty hospitals, logistic regression, hundreds of rounds per second."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def federation(attack: Attack, rule: str, rounds: int = ROUNDS) -> list[Seen]:
         )
 
         defence = partial(_tried, aggregator, rows, loss, round, weights)
-        sent, told = campaign.strike(
+        sent, metrics = campaign.strike(
             rows, NAMES, {"loss": loss}, round, weights, previous, CLIENTS, defence=defence
         )
-        delta = _aggregate(aggregator, sent, told["loss"], round, weights).delta
+        delta = _aggregate(aggregator, sent, metrics["loss"], round, weights).delta
         previous, weights = weights, weights + delta
         seen.append(
-            Seen(honest, sent, honest_loss, told["loss"], test_loss(weights), _success(attack, weights))
+            Seen(honest, sent, honest_loss, metrics["loss"], test_loss(weights), _success(attack, weights))
         )
     return seen
 
@@ -131,7 +131,7 @@ def _logits(weights: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _success(attack: Attack, weights: Tensor) -> float | None:
-    """Share of triggered patients that are given a backdoor's target; None without a backdoor."""
+    """Share of triggered patients for whom the model predicts a backdoor's target; None without a backdoor."""
     for backdoor in attack.backdoors:
         test = test_patients()
         return float(
