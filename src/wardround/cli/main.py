@@ -10,7 +10,18 @@ import click
 import typer
 
 from wardround import __version__
-from wardround.cli import analysis, data, experiments, flower, listing, privacy, profiles, redteam, watch
+from wardround.cli import (
+    analysis,
+    data,
+    experiments,
+    flower,
+    hospital,
+    listing,
+    privacy,
+    profiles,
+    redteam,
+    watch,
+)
 from wardround.errors import WardroundError
 
 __all__ = ["app", "main"]
@@ -22,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (experiments, analysis, listing, data, redteam, watch, flower, privacy, profiles):
+for group in (experiments, analysis, listing, data, redteam, watch, flower, hospital, privacy, profiles):
     group.mount(app)
 
 STOPPED = 130  # what shells expect after Ctrl-C

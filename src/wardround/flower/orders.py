@@ -13,8 +13,11 @@ from wardround.flower.messages import Note
 from wardround.privacy.params import DpParams
 from wardround.runs.config import RunConfig
 
-__all__ = ["dp_of", "order_hash", "work_key", "work_section"]
+__all__ = ["AUDIT", "dp_of", "order_hash", "work_key", "work_section"]
 
+AUDIT = "audit"
+"""The key under which an order has the number and hash of the audit log's last line. It is not part of the order's
+hash: a round that is asked again is the same order, though the log has grown."""
 WORK = ("model", "training", "seed", "rounds", "dp")
 """The keys of an order that decide the network and how it is trained."""
 
@@ -32,7 +35,8 @@ def work_key(head: Mapping[str, Any]) -> str:
 
 def order_hash(order: Note) -> str:
     """The hash of a whole order: what is asked and the weights it starts from. Replies are bound to it."""
-    digest = hashlib.sha256(json.dumps(dict(order.head), sort_keys=True).encode())
+    asked = {key: value for key, value in order.head.items() if key != AUDIT}
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     for name in sorted(order.arrays):
         array = np.ascontiguousarray(order.arrays[name])
         digest.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())

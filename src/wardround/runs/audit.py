@@ -73,6 +73,15 @@ class AuditLog:
                 last = _write(file, last, TORN, torn)
             _write(file, last, event, fields)
 
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last whole line; (0, sixty-four zeros) of an empty log."""
+        try:
+            with locked(self.path) as file:
+                last = self._last(_tail(file)[0])
+                return last.line, last.hash
+        except OSError as error:
+            raise WardroundError(f"{self.path}: cannot be read ({error.strerror})") from None
+
     def _last(self, content: bytes | None) -> _Link:
         if content is None:
             return _Link(0, GENESIS)

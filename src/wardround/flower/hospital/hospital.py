@@ -30,9 +30,9 @@ from wardround.federation.evaluation import Evaluator
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.hospital.memory import HospitalMemory
-from wardround.flower.hospital.policy import OrderRefused
+from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
 from wardround.flower.messages import EVALUATE, HELLO, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
-from wardround.flower.orders import dp_of, order_hash, work_key
+from wardround.flower.orders import AUDIT, dp_of, order_hash, work_key
 from wardround.privacy.accounting import Release
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.vault import key_path
@@ -42,7 +42,7 @@ from wardround.training.base import ClientData, Trainer, TrainingParams
 from wardround.training.dp_sgd import poisson_steps
 from wardround.updates import Layout
 
-__all__ = ["Hospital"]
+__all__ = ["Hospital", "read_memory"]
 
 PLAIN = "plaintext"
 REFUSED = "refused by the hospital's policy"
@@ -168,7 +168,8 @@ class Hospital:
         mode, cohort = (PLAIN, None) if sealer is None else (sealer.mode, sealer.min_cohort)
         memory.policy.check_training(order, len(client.data), mode, cohort)
         run, round = self._run(order.head), int(order.head["round"])
-        facts = {"run": run, "round": round, "order": asked}
+        audit = memory.follow_audit(run, order.head.get(AUDIT))
+        facts = {"run": run, "round": round, "order": asked, "audit": list(audit)}
         if (repeated := memory.repeated(run, round, asked)) is not None:
             memory.log(TRAIN, repeated, repeated=True, **facts)
             return unpack(repeated)
@@ -306,10 +307,25 @@ class Hospital:
         if state["attack"]:
             client.campaign.load_state_dict(state["attack"])
         if self.memory is not None and state["memory"] is not None:
-            remembered = dict(state["memory"])
-            order, reply = remembered["last_reply"]
-            content = reply.numpy().tobytes() if remembered["has_reply"] else b""
-            self.memory.load_state_dict({**remembered, "last_reply": [order, content]})
+            _load_memory(self.memory, state["memory"])
+
+
+def read_memory(path: Path, policy: HospitalPolicy) -> HospitalMemory:
+    """What a hospital remembers, out of the file its trainer keeps; empty where there is none."""
+    memory = HospitalMemory(policy)
+    if path.exists():
+        try:
+            state = torch.load(path, weights_only=True)
+            _load_memory(memory, state["memory"])
+        except Exception as error:
+            raise ConfigError(f"{path}: not a hospital's memory ({type(error).__name__})") from None
+    return memory
+
+
+def _load_memory(memory: HospitalMemory, state: Mapping[str, Any]) -> None:
+    order, reply = state["last_reply"]
+    content = reply.numpy().tobytes() if state["has_reply"] else b""
+    memory.load_state_dict({**state, "last_reply": [order, content]})
 
 
 @lru_cache(maxsize=4)

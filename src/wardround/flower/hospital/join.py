@@ -123,6 +123,8 @@ class Joiner:
             check_port(LOOPBACK, self.config.runtime_port, f"{self.path}: runtime_port")
             self._write_secret()
             self._check_server(echo)
+            for line in self.config.policy.describe():
+                echo(f"policy: {line}")
             socket_path = self.state / "trainer"
             if len(str(socket_path)) > MAX_SOCKET_PATH:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="wardround-"))

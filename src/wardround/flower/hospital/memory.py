@@ -40,6 +40,8 @@ class HospitalMemory:
     """Run → the last round answered, and the hash of the order it answered."""
     last_reply: tuple[str, bytes] = ("", b"")
     """Hash of the order that was answered last, and the reply."""
+    audit: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Run → number and hash of the last line of the server's audit log, as the last order had it."""
     orders: tuple[str, int] = ("", 0)
     """A day (UTC) and how many orders came on it."""
 
@@ -58,6 +60,22 @@ class HospitalMemory:
         raise OrderRefused(
             f"round {round} of this run: round {last_round} is answered already, and a round is answered for one order"
         )
+
+    def follow_audit(self, run: str, head: Any) -> tuple[int, str]:
+        """Keep the head of the server's audit log; refuse one that became shorter or has another line there."""
+        wrong = not isinstance(head, list | tuple) or len(head) != 2 or not isinstance(head[0], int)
+        if wrong or not isinstance(head[1], str) or len(head[1]) != 64:
+            raise OrderRefused("the order does not say where the server's audit log stands")
+        line, seal = head
+        last_line, last_seal = self.audit.get(run, (0, ""))
+        if line < last_line or (line == last_line and seal != last_seal):
+            raise OrderRefused(
+                f"the server's audit log has {line} lines, where it had {last_line}: it was cut or written anew"
+            )
+        self.audit.pop(run, None)
+        self.audit[run] = (line, seal)
+        self.audit = dict(list(self.audit.items())[-REMEMBERED_RUNS:])
+        return line, seal
 
     def count_order(self) -> None:
         """Raise `OrderRefused` where the day has had its orders."""
@@ -103,6 +121,7 @@ class HospitalMemory:
             "answered": {run: list(pair) for run, pair in self.answered.items()},
             "last_reply": list(self.last_reply),
             "orders": list(self.orders),
+            "audit": {run: list(pair) for run, pair in self.audit.items()},
             "ledger": self.ledger.state_dict(),
         }
 
@@ -111,6 +130,7 @@ class HospitalMemory:
         self.answered = {run: (int(pair[0]), str(pair[1])) for run, pair in state["answered"].items()}
         self.last_reply = (state["last_reply"][0], state["last_reply"][1])
         self.orders = (state["orders"][0], int(state["orders"][1]))
+        self.audit = {run: (int(pair[0]), str(pair[1])) for run, pair in state["audit"].items()}
         self.ledger.load_state_dict(state["ledger"])
 
 

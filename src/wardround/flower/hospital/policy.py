@@ -93,6 +93,24 @@ class HospitalPolicy(Parameters):
         """Does the training loss leave the hospital?"""
         return self.dp is None if self.report_loss is None else self.report_loss
 
+    def describe(self) -> list[str]:
+        """The policy in words, for the hospital's own operators."""
+        floor = "none demanded"
+        if self.dp is not None:
+            budget = "no limit" if self.dp.budget is None else f"ε {self.dp.budget:g} in all"
+            bounds = f"clip at most {self.dp.max_clip:g}, noise at least {self.dp.min_noise:g}"
+            floor = f"of a {self.dp.unit}, {bounds}, {budget}"
+        models = "any" if self.models is None else ", ".join(self.models)
+        return [
+            f"models: {models}, at most {self.max_parameters:,} parameters",
+            f"learning rate {self.lr[0]:g} to {self.lr[1]:g}, at most {self.max_epochs} epochs",
+            f"at most {self.max_rounds} rounds, {self.max_orders_per_day} orders per day",
+            f"at least {self.min_samples} samples to train and {self.min_reported} to report a metric",
+            f"training loss: {'reported' if self.reports_loss else 'stays here'}",
+            f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}",
+            f"differential privacy: {floor}",
+        ]
+
     def check_training(self, order: Note, samples: int, mode: str, min_cohort: int | None) -> None:
         """Raise `OrderRefused` unless the hospital may train by this order.
 

@@ -15,7 +15,7 @@ from wardround.federation.schedule import Schedule, timed
 from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import EVALUATE, TRAIN, Note
-from wardround.flower.orders import order_hash, work_section
+from wardround.flower.orders import AUDIT, order_hash, work_section
 from wardround.flower.server.broker import Reply
 from wardround.flower.server.membership import Membership
 from wardround.flower.server.replies import Replies, SealedReplies, combine_evaluations
@@ -105,6 +105,7 @@ class FlowerClients:
         if order.encrypted:
             head["mode"] = self.config.run.privacy.mode
         kind = SealedReplies if order.encrypted else Replies
+        head[AUDIT] = list(self.audit.head())
         replies = kind(list(order.chosen), self.layout.size, self.dtype)
         deadline = self.params.deadline_seconds
         note = Note(head, {}, {"weights": order.weights.numpy()})

@@ -14,7 +14,7 @@ from wardround.federation.clients import TooFewReplies
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import HELLO, Note
 from wardround.flower.server.broker import SHORTEST_SLEEP, Broker
-from wardround.flower.server.roster import SHAPE, Roster
+from wardround.flower.server.roster import SHAPE, Roster, identity_of_key
 from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
@@ -47,7 +47,11 @@ class Membership:
         self.broker = Broker(grid, self.params.poll_seconds, self._log_unusable, clock, sleep)
         self.order = None if assignment is None else assignment.clients
         self.roster = Roster(
-            self.audit.append, self.params.identity == "node", self.params.rebind, self.order
+            self.audit.append,
+            self.params.identity == "node",
+            self.params.rebind,
+            self.order,
+            _registered(config),
         )
         if dataset is not None:
             values = (dataset.task.value, dataset.class_names, dataset.input_shape, dataset.feature_names)
@@ -127,3 +131,18 @@ class Membership:
                 "again: the run goes on from here"
             )
         self.sleep(wait)
+
+
+def _registered(config: FederationConfig) -> dict[str, str] | None:
+    """Identity → name of every registered key: a hospital's name is the file name of its key."""
+    folder = config.federation.node_keys
+    if folder is None or config.federation.identity != "node":
+        return None
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    from wardround.flower.certificates import public_keys
+
+    return {
+        identity_of_key(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)): name
+        for name, key in public_keys(folder).items()
+    }

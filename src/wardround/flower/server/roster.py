@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from wardround.flower.server.broker import Failure, Reply
 
-__all__ = ["SHAPE", "Node", "Roster", "identity_of"]
+__all__ = ["SHAPE", "Node", "Roster", "identity_of", "identity_of_key"]
 
 SHAPE = ("task", "class_names", "input_shape", "feature_names")
 """What all hospitals' data must have in common."""
@@ -32,7 +32,12 @@ def identity_of(node: Node) -> str:
     'key:ba7816bf8f01cfea414140de5dae2223'
     """
     key = bytes(getattr(node, "public_key", b"") or b"")
-    return f"key:{hashlib.sha256(key).hexdigest()[:32]}" if key else f"node:{node.node_id}"
+    return identity_of_key(key) if key else f"node:{node.node_id}"
+
+
+def identity_of_key(key: bytes) -> str:
+    """Return the identity of the node that has this public key (PEM, as Flower hands it on)."""
+    return f"key:{hashlib.sha256(key).hexdigest()[:32]}"
 
 
 class Roster:
@@ -43,6 +48,8 @@ class Roster:
         bound: A name belongs to the first node that claims it.
         rebind: Names that may move to another node all the same.
         known: The only names allowed; None allows any.
+        registered: Identity → name of every registered key; a node with one of them has that name and no other. None
+            where keys are not registered.
     """
 
     def __init__(
@@ -51,8 +58,10 @@ class Roster:
         bound: bool = True,
         rebind: Collection[str] = (),
         known: Collection[str] | None = None,
+        registered: Mapping[str, str] | None = None,
     ) -> None:
         self.log_event, self.bound, self.rebind, self.known = log_event, bound, set(rebind), known
+        self.registered = registered
         self.names: dict[str, str] = {}
         """Identity → name."""
         self.descriptions: dict[str, dict[str, Any]] = {}
@@ -106,6 +115,11 @@ class Roster:
             return f"it says it has {samples!r} samples"
         if any(key not in head for key in SHAPE):
             return "it did not say what its data look like"
+        if self.registered is not None and self.registered.get(identity) != name:
+            own = self.registered.get(identity)
+            return f"it says it is '{name}', but its key is " + (
+                "not registered" if own is None else f"registered as '{own}' (the file {own}.pub)"
+            )
         if self.known is not None and name not in self.known:
             return f"'{name}' is none of the {len(self.known)} clients of the partition"
         owner = next((other for other, taken in self.names.items() if taken == name), None)
