@@ -41,6 +41,7 @@ import numpy as np
 from pydantic import Field
 
 from wardround.errors import ParameterError
+from wardround.privacy.cohorts import MAX_SHARE, MIN_COHORT, cohort_problem, too_few
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.ciphers import SecretSide
 from wardround.privacy.encryption.ckks import CkksSecret, unpack
@@ -53,16 +54,12 @@ __all__ = ["DEPOSITS", "PADDED_SUMS", "Measured", "Policy", "Progress", "Steward
 PADDED_SUMS = "encrypted-fedmed"
 DEPOSITS = "encrypted-caac"
 
-COUNTS_FROM = 0.1
-"""A client is part of a cohort from this share of 1/min_cohort on: a cohort is not padded with weights of nothing."""
 VECTOR_NOISE = 2.0**-24
 """Spread of the noise on every value of an opened sum."""
 SCALAR_NOISE = 2.0**-34
 """Spread of the noise on a squared norm or an inner product. Few of them are opened: two per client and round."""
 SMALLEST_SUM = 2.0**-22
 """Least root mean square of a sum that is opened."""
-SUM_SLACK = 1e-6
-"""Coefficients are rounded to what the cipher can multiply with: their sum may exceed 1 by this."""
 TRIANGLE_SLACK = 1e-3
 LAST_ROUND = 10**6
 
@@ -70,9 +67,9 @@ LAST_ROUND = 10**6
 class Policy(Parameters):
     """What the steward opens."""
 
-    min_cohort: int = Field(3, ge=2)
+    min_cohort: int = Field(MIN_COHORT, ge=2)
     """Fewest clients in a sum."""
-    max_share: float = Field(0.5, gt=0, lt=1)
+    max_share: float = Field(MAX_SHARE, gt=0, lt=1)
     """Largest share of one client in a sum."""
 
 
@@ -185,7 +182,7 @@ class Steward:
             if self.progress.coefficients is not None:
                 raise self._refusal(request, "this round has its sum; it is not measured again")
             if len(deposits) < self.policy.min_cohort:
-                raise self._refusal(request, self._too_few(len(deposits)))
+                raise self._refusal(request, too_few(len(deposits), self.policy.min_cohort))
             opened = {client: self._unsealed(request, client, sealed) for client, sealed in deposits.items()}
             self._check_lengths(request, opened)
             for client, ciphertext in opened.items():
@@ -317,24 +314,9 @@ class Steward:
             self._deposits.clear()
 
     def _check_cohort(self, request: _Request, coefficients: Mapping[str, float]) -> None:
-        values = list(coefficients.values())
-        numbers = all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in values)
-        total = sum(values) if numbers else 0.0
-        if not numbers or not 0 < total <= 1 + SUM_SLACK:
-            raise self._refusal(
-                request, "coefficients must be finite, not negative, not all 0, and add up to at most 1"
-            )
-        counted = sum(value / total >= COUNTS_FROM / self.policy.min_cohort for value in values)
-        if counted < self.policy.min_cohort:
-            raise self._refusal(request, self._too_few(counted))
-        largest = max(values) / total
-        if largest > self.policy.max_share:
-            raise self._refusal(
-                request, f"one client has {largest:.3f} of the sum, more than {self.policy.max_share:g}"
-            )
-
-    def _too_few(self, count: int) -> str:
-        return f"a cohort of {count}, fewer than {self.policy.min_cohort} clients"
+        problem = cohort_problem(coefficients, self.policy.min_cohort, self.policy.max_share)
+        if problem is not None:
+            raise self._refusal(request, problem)
 
     def _note(self, request: _Request, **more: Any) -> None:
         line = {"time": time.time(), "kind": request.kind, "round": request.round, "order": request.order}
