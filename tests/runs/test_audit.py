@@ -1,5 +1,6 @@
 """The audit log: whatever is done to it behind its back shows, and a killed writer does no harm."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -89,6 +90,96 @@ def test_a_shortened_or_rewritten_log_is_found_by_its_head(log):
     assert verify(log.path) == 4  # nothing shows without the head
     with pytest.raises(WardroundError, match="cut off, or it was written anew"):
         verify(log.path, head)
+
+
+def resealed(change):
+    """What an attacker does who can write the file: change lines, and compute all later hashes anew."""
+
+    def rewrite(lines):
+        lines, previous = change([line.decode() for line in lines]), "0" * 64
+        for number, line in enumerate(lines, start=1):
+            values = {**json.loads(line), "line": number, "previous": previous}
+            values.pop("hash")
+            body = json.dumps(values)[:-1]
+            previous = hashlib.sha256(body.encode()).hexdigest()
+            yield f'{body}, "hash": "{previous}"}}\n'.encode()
+
+    return rewrite
+
+
+def edit(number):
+    def change(lines):
+        place = number - 1
+        edited = lines[place].replace("hospital-0", "hospital-9")
+        assert edited != lines[place]
+        return [*lines[:place], edited, *lines[place + 1 :]]
+
+    return change
+
+
+def test_sealing_anew_what_is_unchanged_gives_the_same_bytes(log):
+    before = log.path.read_bytes()
+    tamper(log, resealed(lambda lines: lines))
+    assert log.path.read_bytes() == before, "or the tests below would test something else"
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_line_that_is_edited_and_resealed_is_found_by_a_head_noted_elsewhere(log, number):
+    head = head_of(log.path)
+    tamper(log, resealed(edit(number)))
+    assert verify(log.path) == 5, "the chain is whole again"
+    assert head_of(log.path) != head
+    with pytest.raises(WardroundError, match=f"none of its 5 lines has the hash {head}"):
+        verify(log.path, head)
+
+
+def test_a_noted_head_says_nothing_of_later_lines(log):
+    head = head_of(log.path)
+    log.append("sent", client="hospital-05")
+    log.append("sent", client="hospital-06")
+    tamper(log, resealed(edit(6)))
+    assert verify(log.path, head) == 7, "which is why the newest head is the one to note"
+    tamper(log, resealed(edit(5)))
+    with pytest.raises(WardroundError, match="written anew"):
+        verify(log.path, head)
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (resealed(edit(2)), 5),
+        (resealed(edit(5)), 5),
+        (resealed(lambda lines: [*lines[:1], *lines[2:]]), 4),
+        (lambda lines: lines[:4], 4),
+        (lambda lines: [], 0),
+    ],
+    ids=["edited", "edited-last", "removed", "cut", "emptied"],
+)
+def test_a_running_writer_notices_that_its_log_was_rewritten(log, change, lines):
+    head = head_of(log.path)
+    tamper(log, change)
+    log.append("sent", client="hospital-05")
+    log.append("sent", client="hospital-06")
+    events = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line["event"] for line in events[lines:]] == ["log-rewritten", "sent", "sent"], "said once"
+    assert (events[lines]["missing_line"], events[lines]["missing_hash"]) == (5, head)
+    assert verify(log.path) == lines + 3
+
+
+def test_a_removed_log_is_noticed_too(log):
+    log.path.unlink()
+    log.append("sent", client="hospital-05")
+    events = [json.loads(line)["event"] for line in log.path.read_text().splitlines()]
+    assert events == ["log-rewritten", "sent"]
+
+
+def test_lines_of_another_writer_are_no_rewriting(log):
+    for number in range(3):
+        AuditLog(log.path).append("quarantined", client=f"hospital-0{number}")
+        log.append("sent", client="hospital-05")
+    events = [json.loads(line)["event"] for line in log.path.read_text().splitlines()]
+    assert events == ["sent"] * 5 + ["quarantined", "sent"] * 3
+    assert verify(log.path) == 11
 
 
 @pytest.mark.parametrize("left", [1, 40, -1])

@@ -2,8 +2,17 @@
 
 A line is `{"line": n, "time": …, "event": …, …, "previous": h(n−1), "hash": h(n)}` with
 h(n) = SHA-256 of the line's bytes before `, "hash"`. These hold h(n−1), so an edited, removed, inserted or
-moved line breaks the chain at that place. What a chain cannot show by itself is that lines are missing at
-its end, or that all of it was written anew: for that, note the head hash elsewhere and give it to `verify`.
+moved line breaks the chain at that place, and `verify` names it.
+
+There is no key in this. Whoever can write the file can edit a line and compute the hashes of that line and all
+later ones anew, or cut lines off the end: the chain is whole again, and `verify` alone finds nothing. Two things
+show it:
+
+* A head noted elsewhere (`wardround audit verify` prints it) and given to `verify` (`--head`) later. Lines up to the
+  noted one cannot have changed; of later lines it says nothing.
+* A running writer. An `AuditLog` remembers the last line it wrote and looks for it before it writes the next one.
+  Where it is gone or another one stands in its place, the log gets a line `log-rewritten` with the number and hash
+  that should be there. What happens to the log after the last line of the last writer, only a noted head shows.
 """
 
 from __future__ import annotations
@@ -28,6 +37,8 @@ GENESIS = "0" * 64
 """What the first line has before it."""
 TORN = "torn-line"
 """The event that stands for a line whose writer was killed while writing it."""
+REWRITTEN = "log-rewritten"
+"""The event that says that a line which this writer wrote is no longer in the log."""
 SEAL = re.compile(rb', "hash": "([0-9a-f]{64})"}\Z')
 RESERVED = {"line", "time", "event", "previous", "hash"}
 STEP = 65536
@@ -38,6 +49,11 @@ class _Link(NamedTuple):
 
     line: int
     hash: str
+
+    @property
+    def seal(self) -> bytes:
+        """The end of the line in the file."""
+        return f', "hash": "{self.hash}"}}\n'.encode()
 
 
 class AuditLog:
@@ -53,6 +69,8 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self._written: tuple[_Link, int] | None = None
+        """The last line that this object wrote, and where in the file it ends."""
 
     def append(self, event: str, **fields: Any) -> None:
         """Write one line; it is on the disk when this returns."""
@@ -71,7 +89,10 @@ class AuditLog:
                 file.truncate(file.seek(0, os.SEEK_END) - len(fragment))
                 torn = {"bytes": len(fragment), "text": fragment[:200].decode(errors="replace")}
                 last = _write(file, last, TORN, torn)
-            _write(file, last, event, fields)
+            if self._written is not None and not _stands(file, *self._written):
+                gone = self._written[0]
+                last = _write(file, last, REWRITTEN, {"missing_line": gone.line, "missing_hash": gone.hash})
+            self._written = _write(file, last, event, fields), file.seek(0, os.SEEK_END)
 
     def head(self) -> tuple[int, str]:
         """Number and hash of the last whole line; (0, sixty-four zeros) of an empty log."""
@@ -162,9 +183,16 @@ def _write(file: BinaryIO, last: _Link, event: str, fields: dict[str, Any]) -> _
     values = {"line": last.line + 1, "time": time.time(), "event": event, **finite(fields)}
     body = json.dumps(values | {"previous": last.hash}, allow_nan=False)[:-1].encode()
     seal = hashlib.sha256(body).hexdigest()
-    file.write(body + f', "hash": "{seal}"}}\n'.encode())
+    link = _Link(last.line + 1, seal)
+    file.write(body + link.seal)
     sync(file)
-    return _Link(last.line + 1, seal)
+    return link
+
+
+def _stands(file: BinaryIO, link: _Link, end: int) -> bool:
+    """Is the line with this hash still where it was written?"""
+    file.seek(max(0, end - len(link.seal)))
+    return file.read(len(link.seal)) == link.seal
 
 
 def _tail(file: BinaryIO) -> tuple[bytes | None, bytes]:

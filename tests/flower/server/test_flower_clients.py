@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from wardround.flower.server.membership import QuorumMissed
 from wardround.runs.audit import verify
@@ -48,6 +48,7 @@ FAULTS = {
     "no arrays": (altered(drop("arrays")), "no update"),
     "no metrics": (altered(drop("metrics")), "no sample count"),
     "no samples": (altered(put("metrics", MetricRecord({"loss": 0.1}))), "no sample count"),
+    "zero samples": (altered(put("metrics", MetricRecord({"num-examples": 0}))), "sample count 0"),
     "negative samples": (altered(put("metrics", MetricRecord({"num-examples": -5}))), "sample count -5"),
     "huge samples": (altered(put("metrics", MetricRecord({"num-examples": 10**12}))), "more than 1000 times"),
     "endless samples": (
@@ -281,3 +282,105 @@ def test_only_update_count_and_metrics_leave_a_hospital(town):
             told = json.loads(reply.content["config"]["json"])
             known = {"name", "samples", "task", "class_names", "input_shape", "feature_names"}
             assert set(told) == known
+
+
+def test_a_hospital_without_samples_is_refused_and_the_others_go_on(town):
+    federation = town()
+    deliver = federation.grid.deliver
+
+    def without_samples(message):
+        replies = deliver(message)
+        if message.metadata.dst_node_id == 3 and message.metadata.message_type == "query":
+            for reply in replies:
+                said = json.loads(reply.content["config"]["json"])
+                reply.content["config"]["json"] = json.dumps({**said, "samples": 0})
+        return replies
+
+    federation.grid.deliver = without_samples
+    folder = federation.run()
+    assert folder.summary().status == "finished"
+    assert {line.client for line in folder.clients()} == {f"hospital-{i:02d}" for i in (0, 2, 3, 4)}
+    (refused,) = [event for event in federation.audit() if event["event"] == "refused"]
+    assert (refused["client"], refused["reason"]) == ("hospital-01", "it says it has 0 samples")
+
+
+class TestANewKey:
+    """Hospital 1 comes back as another node (node 99) after the second round."""
+
+    def run(self, town, stays=False, name="moved", **federation):
+        town = town(
+            name=name, rounds=5, federation={"identity": "node", **federation}, aggregator={"name": "caac"}
+        )
+        old = town.grid.contexts[3]
+
+        def move(record):
+            if record.round == 2:
+                town.grid.contexts[99] = Context(1, 99, old.node_config, RecordDict(), old.run_config)
+                town.grid.offline = set() if stays else {3}
+
+        return town, town.run(move)
+
+    def trained(self, town):
+        """The rounds in which each of the two nodes was asked to train."""
+        rounds = {3: [], 99: []}
+        for message in town.grid.seen:
+            metadata = message.metadata
+            if metadata.message_type == "train" and not metadata.reply_to_message_id:
+                head = json.loads(message.content["config"]["json"])
+                if metadata.dst_node_id in rounds:
+                    rounds[metadata.dst_node_id].append(head["round"])
+        return rounds
+
+    def events(self, town, kind):
+        found = [event for event in town.audit() if event["event"] == kind]
+        return [(event["node"], event.get("reason")) for event in found if event["client"] == "hospital-01"]
+
+    def test_without_rebind_the_name_stays_with_the_old_one(self, town):
+        moved, folder = self.run(town)
+        assert self.trained(moved) == {3: [1, 2], 99: []}
+        assert [line.round for line in folder.clients() if line.client == "hospital-01"] == [1, 2]
+        ((node, reason),) = self.events(moved, "refused")
+        assert node == "node:99"
+        assert "federation.rebind" in reason
+
+    def test_with_rebind_the_name_moves_and_keeps_its_profile(self, town):
+        moved, folder = self.run(town, rebind=["hospital-01"])
+        assert self.trained(moved) == {3: [1, 2], 99: [3, 4, 5]}
+        assert lines_of(folder, "hospital-01", "status") == ["ok"] * 5
+        whole, plain = self.run(town, name="whole", stays=True)
+        assert self.trained(whole)[99] == []
+        assert [line.metrics for line in folder.rounds()] == [line.metrics for line in plain.rounds()]
+
+    def test_another_name_in_rebind_lets_nobody_else_move(self, town):
+        moved, _ = self.run(town, rebind=["hospital-02"])
+        assert self.trained(moved) == {3: [1, 2], 99: []}
+
+    def test_the_old_key_does_not_take_the_name_back(self, town):
+        moved, folder = self.run(town, stays=True, rebind=["hospital-01"])
+        assert self.trained(moved) == {3: [1, 2], 99: [3, 4, 5]}
+        assert [node for node, _ in self.events(moved, "joined")] == ["node:3", "node:99"]
+        ((node, reason),) = self.events(moved, "refused")
+        assert node == "node:3"
+        assert "has moved to another node" in reason
+        assert lines_of(folder, "hospital-01", "status") == ["ok"] * 5
+
+    def test_nor_after_a_restart_of_the_server(self, town):
+        town = town(rounds=4, federation={"identity": "node", "rebind": ["hospital-01"]})
+        old = town.grid.contexts[3]
+
+        class Killed(BaseException):
+            pass
+
+        def move(record):
+            if record.round == 1:
+                town.grid.contexts[99] = Context(1, 99, old.node_config, RecordDict(), old.run_config)
+                town.grid.offline = {3}
+            if record.round == 2:
+                raise Killed
+
+        with pytest.raises(Killed):
+            town.run(move)
+        town.grid.offline = {99}  # the new one is away just now, the old one is back
+        town.run()
+        assert self.trained(town) == {3: [1], 99: [2]}
+        assert [node for node, _ in self.events(town, "joined")] == ["node:3", "node:99"]

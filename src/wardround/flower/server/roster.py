@@ -66,6 +66,8 @@ class Roster:
         """Identity → name."""
         self.descriptions: dict[str, dict[str, Any]] = {}
         """Name → what the hospital said of its data."""
+        self.replaced: dict[str, str] = {}
+        """Identity → the name that has moved away from it, and does not move back: its key may have been stolen."""
         self.refused: dict[str, str] = {}
         """Identity → why it may not take part."""
         self.shape: dict[str, Any] | None = None
@@ -100,8 +102,8 @@ class Roster:
             self.log_event("refused", node=identity, client=client, reason=problem)
             return
         name = reply.head["name"]
-        for other in [other for other, taken in self.names.items() if taken == name]:
-            del self.names[other]
+        for other in [other for other, taken in self.names.items() if taken == name and other != identity]:
+            self.replaced[other] = self.names.pop(other)
         self.names[identity] = name
         samples = int(reply.head["samples"])
         self.descriptions[name] = {"samples": samples, **{key: reply.head[key] for key in SHAPE}}
@@ -122,6 +124,8 @@ class Roster:
             )
         if self.known is not None and name not in self.known:
             return f"'{name}' is none of the {len(self.known)} clients of the partition"
+        if self.bound and self.replaced.get(identity) == name:
+            return f"the name '{name}' has moved to another node, and does not move back"
         owner = next((other for other, taken in self.names.items() if taken == name), None)
         if self.bound and owner not in (None, identity) and name not in self.rebind:
             return f"the name '{name}' is another node's; federation.rebind lets it move to this one"
@@ -152,6 +156,7 @@ class Roster:
         """Return what must survive a restart of the server. Unbound names are not kept."""
         return {
             "names": dict(self.names) if self.bound else {},
+            "replaced": dict(self.replaced) if self.bound else {},
             "descriptions": self.descriptions,
             "shape": self.shape,
         }
@@ -160,3 +165,4 @@ class Roster:
         """Restore a saved state; older checkpoints call the descriptions `told`."""
         descriptions = state["descriptions"] if "descriptions" in state else state["told"]
         self.names, self.descriptions, self.shape = dict(state["names"]), dict(descriptions), state["shape"]
+        self.replaced = dict(state.get("replaced", {}))

@@ -280,6 +280,7 @@ class AuditFollower:
         "quorum-missed": "too few hospitals: {reason}",
         "quarantined": "{client} is quarantined: {reason}",
         "released": "{client} is released: {reason}",
+        "log-rewritten": "the audit log was changed behind the server's back: line {missing_line} is gone",
     }
 
     def __init__(self, path: Path) -> None:
@@ -290,15 +291,23 @@ class AuditFollower:
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
+            if file.seek(0, os.SEEK_END) < self.offset:  # somebody cut it: what is there now was not shown
+                self.offset = 0
             file.seek(self.offset)
             whole, end, _ = file.read().rpartition(b"\n")
         self.offset += len(whole) + len(end)
-        events = [json.loads(line) for line in whole.splitlines()]
-        return [
-            self.TEMPLATES[event["event"]].format(**event)
-            for event in events
-            if event["event"] in self.TEMPLATES
-        ]
+        return [text for line in whole.splitlines() if (text := self._format(line)) is not None]
+
+    def _format(self, line: bytes) -> str | None:
+        try:
+            event = json.loads(line)
+            return self.TEMPLATES[event["event"]].format(**event)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # an event for programs, or half a line of a log that was cut
+            return None
 
 
 def format_round(record: RoundRecord, rounds: int) -> str:
