@@ -14,7 +14,7 @@ from wardround.flower.config import federation_from, hospital_from
 from wardround.flower.hospital.hospital import Hospital
 from wardround.flower.inline_grid import InlineGrid
 from wardround.flower.messages import HELLO, TRAIN, Note, from_records, pack, to_records, unpack
-from wardround.flower.orders import work_section
+from wardround.flower.orders import AUDIT, work_section
 from wardround.flower.server.run import run_federation
 from wardround.runs.audit import verify
 
@@ -27,8 +27,8 @@ def hospital(name="north", **values):
 
 def order(config, weights, round=1, **head):
     policy = {"prox_mu": None, "local_batch_norm": False}
-    told = {"kind": TRAIN, **work_section(config.run), "round": round, "clients": 4, "policy": policy}
-    return Note({**told, **head}, {}, {"weights": weights})
+    asked = {"kind": TRAIN, **work_section(config.run), "round": round, "clients": 4, "policy": policy}
+    return Note({**asked, AUDIT: [round, "0" * 64], **head}, {}, {"weights": weights})
 
 
 def neighbours(hospitals):

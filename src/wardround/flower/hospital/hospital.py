@@ -127,7 +127,7 @@ class Hospital:
         work = {HELLO: self._introduce, TRAIN: self._train_once, EVALUATE: self._evaluate}
         kind = order.head.get("kind")
         if kind not in work:
-            raise WardroundError(f"an order of kind {str(kind)[:40]!r}; known: {', '.join(work)}")
+            raise WardroundError(f"an order of kind {repr(kind)[:40]}; known: {', '.join(work)}")
         try:
             if self.memory is not None:
                 self.memory.count_order()
