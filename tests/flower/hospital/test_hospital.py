@@ -161,9 +161,9 @@ def test_noise_that_protects_from_the_server_is_not_of_its_seed():
 
 
 def test_bytes_in_bytes_out():
-    told = unpack(hospital().answer(pack(Note({"kind": HELLO})))).head
-    assert told["name"] == "north"
-    assert told["input_shape"] == [6]
+    reply = unpack(hospital().answer(pack(Note({"kind": HELLO})))).head
+    assert reply["name"] == "north"
+    assert reply["input_shape"] == [6]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,10 @@ def test_bytes_in_bytes_out():
         (Note({"kind": "dance"}), "known: hello, train, evaluate"),
         (Note({}), "kind None"),
         (order(federation_from(FED), np.zeros(3, np.float32)), "do not fit"),
-        (Note(order(federation_from(FED), np.zeros(33, np.float32)).head), "do not fit"),
+        (
+            Note(order(federation_from(FED), np.zeros(33, np.float32)).head),
+            "refused by the hospital's policy",
+        ),
     ],
 )
 def test_an_order_that_cannot_be_done_is_one_line(note, said):
