@@ -59,10 +59,7 @@ def ledger(config: Config, as_json: AsJson = False) -> None:
 
     loaded = load_hospital(config)
     memory = read_memory(Joiner.load(config, insecure=True).state / "memory", loaded.policy)
-    if not memory.ledger.steps:
-        spent = 0.0
-    else:
-        spent = memory.ledger.epsilon()
+    spent = memory.ledger.epsilon()
     answer = {
         "epsilon": spent,
         "delta": memory.ledger.delta,
