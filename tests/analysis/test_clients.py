@@ -26,10 +26,10 @@ def test_a_minority_is_never_byzantine(make_run):
 
 
 def test_distance_is_total_variation():
-    told = distance_from_the_rest({"a": [30, 10, 0], "b": [0, 20, 0], "c": [10, 10, 20]})
+    values = distance_from_the_rest({"a": [30, 10, 0], "b": [0, 20, 0], "c": [10, 10, 20]})
     pooled = [0.4, 0.4, 0.2]
-    assert told["a"] == pytest.approx((0.35 + 0.15 + 0.2) / 2)
-    assert told["b"] == pytest.approx(sum(abs(x - y) for x, y in zip([0, 1, 0], pooled, strict=True)) / 2)
+    assert values["a"] == pytest.approx((0.35 + 0.15 + 0.2) / 2)
+    assert values["b"] == pytest.approx(sum(abs(x - y) for x, y in zip([0, 1, 0], pooled, strict=True)) / 2)
 
 
 def test_variation_of_scores_and_thresholds(make_run):

@@ -22,24 +22,24 @@ def test_mean_ranks_and_friedman(make_run):
     for seed, row in enumerate(table):
         for method, value in zip(("a", "b", "c"), row, strict=True):
             make_run(method, seed=seed, auroc=float(value), rounds=6)
-    told = rank_methods(load_runs([make_run.root]))
+    ranking = rank_methods(load_runs([make_run.root]))
     expected = stats.rankdata(-table, axis=1).mean(0)
-    assert dict(zip(told.methods, told.mean_ranks, strict=True)) == pytest.approx(
+    assert dict(zip(ranking.methods, ranking.mean_ranks, strict=True)) == pytest.approx(
         dict(zip("abc", expected, strict=True))
     )
-    assert list(told.mean_ranks) == sorted(told.mean_ranks)
-    assert told.friedman_p == pytest.approx(stats.friedmanchisquare(*table.T).pvalue)
-    assert told.critical_difference == pytest.approx(critical_difference(3, FEWEST_BLOCKS))
-    assert told.why_not is None
+    assert list(ranking.mean_ranks) == sorted(ranking.mean_ranks)
+    assert ranking.friedman_p == pytest.approx(stats.friedmanchisquare(*table.T).pvalue)
+    assert ranking.critical_difference == pytest.approx(critical_difference(3, FEWEST_BLOCKS))
+    assert ranking.why_not is None
 
 
 def test_too_few_blocks_get_ranks_but_no_test(make_run):
     for method in "abc":
         make_run(method, rounds=6)
-    told = rank_methods(load_runs([make_run.root]))
-    assert told.friedman_p is told.critical_difference is None
-    assert "1 blocks" in told.why_not
-    assert told.cliques == []
+    ranking = rank_methods(load_runs([make_run.root]))
+    assert ranking.friedman_p is ranking.critical_difference is None
+    assert "1 blocks" in ranking.why_not
+    assert ranking.cliques == []
 
 
 def test_a_rare_method_does_not_cost_the_others_their_blocks(make_run):
@@ -47,14 +47,14 @@ def test_a_rare_method_does_not_cost_the_others_their_blocks(make_run):
         for method in ("a", "b"):
             make_run(method, seed=seed, rounds=6)
     make_run("rare", seed=0, rounds=6)
-    told = rank_methods(load_runs([make_run.root]))
-    assert set(told.methods) == {"a", "b"}
-    assert told.blocks == 3
+    ranking = rank_methods(load_runs([make_run.root]))
+    assert set(ranking.methods) == {"a", "b"}
+    assert ranking.blocks == 3
     assert rank_methods(load_runs([make_run.root])[:1]) is None
 
 
 def test_cliques_are_the_largest_groups_within_the_critical_difference():
-    told = Ranking(("a", "b", "c", "d"), (1.0, 1.8, 2.4, 4.0), 12, 0.01, 1.5, None)
-    assert told.cliques == [("a", "b", "c")]
-    told = Ranking(("a", "b", "c"), (1.0, 2.0, 3.0), 12, 0.01, 1.5, None)
-    assert told.cliques == [("a", "b"), ("b", "c")]
+    ranking = Ranking(("a", "b", "c", "d"), (1.0, 1.8, 2.4, 4.0), 12, 0.01, 1.5, None)
+    assert ranking.cliques == [("a", "b", "c")]
+    ranking = Ranking(("a", "b", "c"), (1.0, 2.0, 3.0), 12, 0.01, 1.5, None)
+    assert ranking.cliques == [("a", "b"), ("b", "c")]

@@ -1,4 +1,4 @@
-"""Labels: what tells runs apart stands in them, and nothing else."""
+"""Labels of runs: they hold the parameters in which runs differ, and nothing else."""
 
 from wardround.analysis import load_runs
 

@@ -29,23 +29,23 @@ def test_the_smallest_p_is_what_enumerating_all_signs_gives(n):
 
 
 def test_three_seeds_get_words_in_place_of_a_p_value():
-    told = paired([0.9, 0.91, 0.92], [0.1, 0.12, 0.13])
-    assert told.wilcoxon_p == told.smallest_p == 0.25
-    assert not told.can_decide
-    assert told.p_in_words == "3 seeds: smallest possible p is 0.25"
+    result = paired([0.9, 0.91, 0.92], [0.1, 0.12, 0.13])
+    assert result.wilcoxon_p == result.smallest_p == 0.25
+    assert not result.can_decide
+    assert result.p_in_words == "3 seeds: smallest possible p is 0.25"
 
 
 def test_six_seeds_can_decide():
-    told = paired([0.9, 0.8, 0.7, 0.85, 0.95, 0.75], [0.5] * 6)
-    assert told.can_decide
-    assert told.p_in_words == "0.0312"
-    assert (told.above, told.below) == (6, 0)
+    result = paired([0.9, 0.8, 0.7, 0.85, 0.95, 0.75], [0.5] * 6)
+    assert result.can_decide
+    assert result.p_in_words == "0.0312"
+    assert (result.above, result.below) == (6, 0)
 
 
 def test_a_difference_of_zero_is_on_nobodys_side_and_lowers_what_is_possible():
-    told = paired([0.5, 0.6, 0.7, 0.8], [0.5, 0.5, 0.5, 0.5])
-    assert (told.n, told.above, told.below) == (4, 3, 0)
-    assert told.smallest_p == 0.25
+    result = paired([0.5, 0.6, 0.7, 0.8], [0.5, 0.5, 0.5, 0.5])
+    assert (result.n, result.above, result.below) == (4, 3, 0)
+    assert result.smallest_p == 0.25
     same = paired([0.5, 0.5], [0.5, 0.5])
     assert same.wilcoxon_p == same.smallest_p == 1.0
     assert same.p_in_words == "no difference in any of 2 seeds"
@@ -56,55 +56,55 @@ def test_a_difference_of_zero_is_on_nobodys_side_and_lowers_what_is_possible():
 @given(st.lists(st.tuples(values, values), min_size=2, max_size=12))
 def test_paired_tests_are_scipys(pairs):
     ours, theirs = map(list, zip(*pairs, strict=True))
-    told = paired(ours, theirs)
+    result = paired(ours, theirs)
     differences = np.round(np.array(ours) - np.array(theirs), 12)
-    assert told.difference == pytest.approx(differences.mean(), abs=1e-12)
-    assert told.above + told.below == np.count_nonzero(differences)
+    assert result.difference == pytest.approx(differences.mean(), abs=1e-12)
+    assert result.above + result.below == np.count_nonzero(differences)
     if differences.any():
-        assert told.wilcoxon_p == pytest.approx(stats.wilcoxon(differences[differences != 0]).pvalue)
-        assert told.wilcoxon_p >= told.smallest_p - 1e-12
+        assert result.wilcoxon_p == pytest.approx(stats.wilcoxon(differences[differences != 0]).pvalue)
+        assert result.wilcoxon_p >= result.smallest_p - 1e-12
     if differences.std() > 1e-6:
-        assert told.t_p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-6)
+        assert result.t_p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-6)
         low, high = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-        assert (told.low, told.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
-        assert told.cohens_d == pytest.approx(differences.mean() / differences.std(ddof=1))
+        assert (result.low, result.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+        assert result.cohens_d == pytest.approx(differences.mean() / differences.std(ddof=1))
 
 
 def test_one_pair_tells_nothing_and_none_is_none():
-    told = paired([1.0], [0.0])
-    assert told.wilcoxon_p == 1.0
-    assert told.t_p is told.sd is None
+    result = paired([1.0], [0.0])
+    assert result.wilcoxon_p == 1.0
+    assert result.t_p is result.sd is None
     assert paired([], []) is None
     with pytest.raises(ValueError, match="one length, got 1 and 2"):
         paired([1.0], [1.0, 2.0])
 
 
 def test_a_constant_difference_has_no_effect_size():
-    told = paired([1.0, 2.0, 3.0], [0.5, 1.5, 2.5])
-    assert told.difference == 0.5
-    assert told.cohens_d is told.t_p is None
+    result = paired([1.0, 2.0, 3.0], [0.5, 1.5, 2.5])
+    assert result.difference == 0.5
+    assert result.cohens_d is result.t_p is None
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(values, min_size=2, max_size=8))
 def test_the_bootstrap_interval_is_scipys_and_lies_within_the_values(some):
-    told = describe(some)
-    assert min(some) - 1e-12 <= told.low <= told.high <= max(some) + 1e-12
-    assert told.sd == pytest.approx(np.std(some, ddof=1))
+    result = describe(some)
+    assert min(some) - 1e-12 <= result.low <= result.high <= max(some) + 1e-12
+    assert result.sd == pytest.approx(np.std(some, ddof=1))
     if np.std(some) > 1e-6:
         theirs = stats.bootstrap(
             (some,), np.mean, method="percentile", n_resamples=9999, rng=np.random.default_rng(1)
         ).bootstrap_distribution
         # In shares of resamples, four standard errors wide: of few values there are few means, and a quantile jumps.
-        for bound, share in ((told.low, 0.025), (told.high, 0.975)):
+        for bound, share in ((result.low, 0.025), (result.high, 0.975)):
             below, above = np.quantile(theirs, [share - 0.009, share + 0.009])
             assert below - 1e-9 <= bound <= above + 1e-9
 
 
 def test_describing_one_value_or_none():
     assert describe([]) is None
-    told = describe([0.5])
-    assert (told.n, told.mean, told.sd, told.low) == (1, 0.5, None, None)
+    result = describe([0.5])
+    assert (result.n, result.mean, result.sd, result.low) == (1, 0.5, None, None)
 
 
 def test_corrections_by_hand():

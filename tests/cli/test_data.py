@@ -29,31 +29,31 @@ def call(*words: str) -> str:
 
 
 def test_list_has_every_dataset():
-    told = {row["name"]: row for row in json.loads(call("list", "--json"))}
-    assert sorted(told) == datasets.available()
-    assert told["mimic3"]["needs_preparation"] is True
-    assert told["icu"]["needs_preparation"] is False
+    result = {row["name"]: row for row in json.loads(call("list", "--json"))}
+    assert sorted(result) == datasets.available()
+    assert result["mimic3"]["needs_preparation"] is True
+    assert result["icu"]["needs_preparation"] is False
     assert all(name in call("list") for name in datasets.available())
 
 
 def test_prepare_then_info(folder):
     assert json.loads(call("info", "heart", "--json"))["prepared"] is None
     said = call("prepare", "heart", "--source", str(folder))
-    told = json.loads(call("info", "heart", "--json"))
-    assert told["prepared"] in said
-    assert told["facts"]["va"] == {"rows": 20, "disease": 10}
+    result = json.loads(call("info", "heart", "--json"))
+    assert result["prepared"] in said
+    assert result["facts"]["va"] == {"rows": 20, "disease": 10}
     assert "disease: 10" in call("info", "heart")
 
 
 def test_options_are_written_as_in_a_config():
-    told = json.loads(call("info", "isic2019", "size=64", "--json"))
-    assert told["options"]["size"] == 64
-    assert told["command"] == "wardround data prepare isic2019 --source DIR size=64"
+    result = json.loads(call("info", "isic2019", "size=64", "--json"))
+    assert result["options"]["size"] == 64
+    assert result["command"] == "wardround data prepare isic2019 --source DIR size=64"
 
 
 def test_info_of_a_dataset_that_must_be_told_something():
-    told = json.loads(call("info", "csv", "--json"))
-    assert {"file", "label", "client", "drop"} <= set(told["options"])
+    result = json.loads(call("info", "csv", "--json"))
+    assert {"file", "label", "client", "drop"} <= set(result["options"])
 
 
 def test_errors_are_left_to_the_command_line(tmp_path):

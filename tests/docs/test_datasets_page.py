@@ -1,4 +1,4 @@
-"""The page on datasets tells the truth."""
+"""The page on datasets agrees with the code."""
 
 from __future__ import annotations
 

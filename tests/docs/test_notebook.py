@@ -49,5 +49,5 @@ def test_it_runs_on_the_demos_runs(demo, capsys):
     assert names["numbers"]["delta_auroc"].notna().any()
     assert not names["comparisons"].empty
     assert len(shown[3].data) >= 4
-    told = capsys.readouterr().out
-    assert all(f"{key}: " in told for key in ("H1", "H2", "H3"))
+    output = capsys.readouterr().out
+    assert all(f"{key}: " in output for key in ("H1", "H2", "H3"))

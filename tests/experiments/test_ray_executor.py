@@ -22,7 +22,7 @@ def test_two_ray_workers_one_killed_give_what_one_process_gives(tiny, tmp_path, 
     def kill_once(event):
         if event.kind == "round" and 3 <= event.round < 180 and not killed:
             pid = int((out / event.run / ".lock").read_text())
-            assert pid != os.getpid(), "the run goes on in a worker of Ray"
+            assert pid != os.getpid(), "the run is executed in a worker of Ray"
             os.kill(pid, signal.SIGKILL)
             killed.append(event.run)
 

@@ -36,7 +36,7 @@ def matrix(tiny):
 
 
 def track(configs, out, backend="mlflow", uri=None, name="pair"):
-    """Run them in this process, as a worker would, and tell of every round."""
+    """Run them in this process, as a worker would, and report every round."""
     with tracked(backend, uri, name, out, lambda event: None) as note:
         for config in configs:
             folder = run(config, out, lambda told, c=config: note(Event("round", c.run_name, told.round)))

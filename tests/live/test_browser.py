@@ -138,7 +138,7 @@ def test_a_run_is_seen_from_nothing_to_its_end(watch, open_page, tmp_path):
     wait_for(page, "document.getElementById('rounds-done').textContent === '200'")
     seen = page.evaluate("window.seen")
     assert seen == sorted(seen)
-    assert len(set(seen)) > 2, "the count rose while the run went on"
+    assert len(set(seen)) > 2, "the count rose while the run continued"
     wait_for(
         page,
         "document.querySelector('#clients tbody tr:nth-child(3) td:last-child').textContent === 'round 200'",
@@ -243,7 +243,7 @@ def test_an_operator_quarantines_and_releases(watch, open_page, growing, tmp_pat
     assert quarantined(run.path) == {"client-1": "broken scanner"}
     page.wait_for_selector("#events li:has-text('broken scanner')")
     page.click("button[aria-label='Release… client-1']")
-    page.keyboard.type("mended")
+    page.keyboard.type("repaired")
     page.click("#action-go")
     page.wait_for_selector("button[aria-label='Quarantine… client-1']")
     assert quarantined(run.path) == {}

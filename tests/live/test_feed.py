@@ -69,7 +69,7 @@ def test_labels_say_what_tells_runs_apart(read, tmp_path, growing):
     assert labels == {
         "caac · sign-flip 25 % · alpha 0.1 · seed 0",
         "caac · sign-flip 25 % · alpha 1.0 · seed 0",
-        "krum · sign-flip 25 % · alpha 1.0 · seed 0",  # f tells krums apart, and there is one krum
+        "krum · sign-flip 25 % · alpha 1.0 · seed 0",  # f would distinguish krums, but there is only one
     }
 
 

@@ -63,7 +63,7 @@ def test_a_copy_with_the_same_content_goes_on(tmp_path):
     path, tail = tmp_path / "a.jsonl", Tail(tmp_path / "a.jsonl")
     write(path, 1, 2)
     numbers(tail)
-    write(tmp_path / "new", 1, 2, 3)  # as `wardround run` does when it goes on and nothing was cut
+    write(tmp_path / "new", 1, 2, 3)  # as `wardround run` does when it resumes and nothing was cut
     os.replace(tmp_path / "new", path)
     assert numbers(tail) == [3]
 

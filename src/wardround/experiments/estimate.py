@@ -1,4 +1,4 @@
-"""How long a matrix will take, from a few rounds that are really run."""
+"""How long a matrix will take, estimated from a few rounds that are really run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(configs: Sequence[RunConfig], out: Path, jobs: int) -> Estimate:
-    """Try out one run of each kind and rule (at most `TRIALS`) for a few rounds, and scale up."""
+    """Try one run of each kind and rule (at most `TRIALS`) for a few rounds, and scale up."""
     left = [config for config in configs if not _is_finished(config, out)]
     kinds: dict[str, list[RunConfig]] = {}
     for config in left:
@@ -53,11 +53,11 @@ def estimate(configs: Sequence[RunConfig], out: Path, jobs: int) -> Estimate:
     chosen = [members[0] for members in kinds.values()][:TRIALS]
     costs: dict[str, float] = {}
     at_least = False
-    for config, told in zip(chosen, _trials(chosen), strict=True):
-        if isinstance(told, str):
-            return Estimate(len(left), None, reason=told)
-        at_least = at_least or told is None
-        costs[_kind(config)] = PATIENCE / ROUNDS if told is None else told
+    for config, result in zip(chosen, _trials(chosen), strict=True):
+        if isinstance(result, str):
+            return Estimate(len(left), None, reason=result)
+        at_least = at_least or result is None
+        costs[_kind(config)] = PATIENCE / ROUNDS if result is None else result
     mean = sum(costs.values()) / len(costs)
     seconds = sum(costs.get(_kind(config), mean) * config.rounds for config in left)
     return Estimate(len(left), seconds / min(jobs, len(left)), at_least)
@@ -76,7 +76,7 @@ def _kind(config: RunConfig) -> str:
 
 
 def _trials(configs: Sequence[RunConfig]) -> list[float | str | None]:
-    """Seconds a round, why it cannot be run, or None for a trial that took too long (and all after it)."""
+    """Seconds per round, why it cannot be run, or None for a trial that took too long (and all after it)."""
     context = multiprocessing.get_context("spawn")  # nothing of the trial stays behind in this process
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_try_out, args=(theirs, [c.plain() for c in configs]), daemon=True)

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on, and the one way a worker runs one."""
+"""Events of a run while it is executed, and how a worker executes one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from wardround.errors import WardroundError
 from wardround.runs.config import load_config
 
-__all__ = ["ATTEMPTS", "Event", "Listener", "run_and_tell"]
+__all__ = ["ATTEMPTS", "Event", "Listener", "run_and_report"]
 
 ATTEMPTS = 2  # a run whose worker died (not: whose code failed) is tried once more, from its checkpoint
 
@@ -35,14 +35,14 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def run_and_tell(name: str, values: dict[str, Any], out: Path, tell: Listener) -> Event:
+def run_and_report(name: str, values: dict[str, Any], out: Path, listen: Listener) -> Event:
     """Run the configuration of the run `name` in this process; whatever happens becomes an event."""
     from wardround.runs.runner import run
 
-    tell(Event("started", name))
+    listen(Event("started", name))
     try:
         config = load_config(values)  # loads the plug-ins, which may have gone or changed since
-        folder = run(config, out, lambda told: tell(Event("round", name, told.round)), workers=1)
+        folder = run(config, out, lambda record: listen(Event("round", name, record.round)), workers=1)
     except KeyboardInterrupt:
         return Event("stopped", name)
     except WardroundError as error:

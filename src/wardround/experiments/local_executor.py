@@ -1,4 +1,4 @@
-"""Runs side by side on this machine: worker processes that take one configuration after the other."""
+"""Runs in parallel on this machine: worker processes that execute one configuration after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_tell
+from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_report
 from wardround.runs.config import RunConfig
 
 __all__ = ["work_off"]
@@ -100,7 +100,7 @@ class _Worker:
         self._start()
 
     def stop(self) -> None:
-        """Idle: it ends at once. Busy (Ctrl-C): it is told to stop, so that it can still write its summary."""
+        """End an idle worker at once; ask a busy one to stop, so that it can still write its summary."""
         if self.config is not None and self.process.pid is not None and self.process.is_alive():
             self.process.terminate()
         else:
@@ -114,15 +114,15 @@ def _serve(pipe: Connection, out: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it sends SIGTERM
     signal.signal(signal.SIGTERM, _interrupt)
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         try:
             pipe.send(event)
         except BrokenPipeError:
-            raise KeyboardInterrupt from None  # the parent is gone: stop, as if told to
+            raise KeyboardInterrupt from None  # the parent is gone: stop as after SIGTERM
 
     with suppress(KeyboardInterrupt):  # the run's folder says by then how it ended
         for name, values in iter(lambda: _receive(pipe), None):
-            tell(run_and_tell(name, values, out, tell))
+            send(run_and_report(name, values, out, send))
 
 
 def _interrupt(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Many runs: a matrix file becomes a list of configurations, worked off side by side."""
+"""Many runs: a matrix file becomes a list of configurations, executed in parallel."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     stopped half-way has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as
     `wardround list scenarios` has it.
 
-    >>> found = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
-    >>> [(config.aggregator["name"], config.seed) for config in found]
+    >>> configs = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
+    >>> [(config.aggregator["name"], config.seed) for config in configs]
     [('fedavg', 0), ('mean', 0), ('fedavg', 1), ('mean', 1)]
     """
     for key in matrix:
@@ -62,7 +62,7 @@ def run_many(
     executor: Executor = "local",
     ray_address: str | None = None,
 ) -> list[Event]:
-    """Work off all runs, `jobs` at a time. A failed run does not stop the others.
+    """Execute all runs, `jobs` at a time. A failed run does not stop the others.
 
     Returns the last event of every run, in the order of `configs`.
     """

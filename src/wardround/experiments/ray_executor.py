@@ -1,8 +1,8 @@
-"""Runs side by side on a Ray cluster: the same runs, the same folders, on more machines.
+"""Runs in parallel on a Ray cluster: the same runs, the same folders, on more machines.
 
 `ray start --head` on one machine, `ray start --address=HEAD:6379` on the others, then
 `wardround matrix … --executor ray --ray-address HEAD:6379`. The output folder must be one that all machines
-see: a run is taken up where it was left, whichever machine gets it, and its lock keeps it from being run twice.
+see: a run is resumed where it was stopped, on whichever machine, and its lock keeps it from being run twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.errors import WardroundError, require
-from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_tell
+from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_report
 from wardround.runs.config import RunConfig
 from wardround.runs.folder import RunFolder
 
@@ -51,7 +51,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _collect(ray: Any, configs: Sequence[RunConfig], out: Path, listen: Listener) -> None:
-    # A task whose worker dies is tried again by Ray, and goes on from the run's checkpoint.
+    # A task whose worker dies is tried again by Ray, and resumes from the run's checkpoint.
     task = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_run_quietly)
     pending = {task.remote(config.run_name, config.plain(), out): config for config in configs}
     while pending:
@@ -69,7 +69,7 @@ def _collect(ray: Any, configs: Sequence[RunConfig], out: Path, listen: Listener
 
 
 def _run_quietly(name: str, values: dict[str, Any], out: Path) -> Event:
-    return run_and_tell(name, values, out, lambda event: None)
+    return run_and_report(name, values, out, lambda event: None)
 
 
 def _rounds_done(path: Path) -> int:

@@ -42,7 +42,7 @@ class Sink(Protocol):
     """What a tracking service must be able to do."""
 
     def begin(self, name: str, folder: RunFolder) -> int | None:
-        """Open, or go on with, a run; the last round it knows, None if it is complete already."""
+        """Open or resume a run; returns the last round it has, None if it is complete already."""
         ...
 
     def log(self, name: str, metrics: dict[str, float], round: int) -> None: ...
@@ -88,7 +88,7 @@ def _sink(backend: str, uri: str | None, matrix: str | None, out: Path) -> Calla
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = require("wandb", "tracking")
         return lambda: _Wandb(wandb, matrix, out)
-    # Before the import: it reads them. Nobody is told what is run here, and a dead server is given up soon.
+    # Before the import: it reads them. No usage statistics are sent, and a dead server is given up soon.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
@@ -98,7 +98,7 @@ def _sink(backend: str, uri: str | None, matrix: str | None, out: Path) -> Calla
 
 
 class _Tracker:
-    """Hands events to a thread; the first failure is told once and ends it."""
+    """Hands events to a thread; the first failure is reported once and ends it."""
 
     def __init__(self, open_sink: Callable[[], Sink], out: Path) -> None:
         self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -206,7 +206,7 @@ def _parameters(folder: RunFolder) -> dict[str, str]:
 
 
 class _Mlflow:
-    """Runs under one experiment, children of their matrix's run; a run tracked before is gone on with."""
+    """Runs under one experiment, children of their matrix's run; a run tracked before is continued."""
 
     def __init__(self, uri: str | None, matrix: str | None, out: Path) -> None:
         from mlflow import MlflowClient
@@ -268,8 +268,8 @@ class _Mlflow:
         for file in ARTEFACTS:
             if (folder.path / file).exists():
                 self.client.log_artifact(self.ids[name], str(folder.path / file))
-        told = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[status]
-        self.client.set_terminated(self.ids[name], told)
+        state = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[status]
+        self.client.set_terminated(self.ids[name], state)
 
     def close(self) -> None:
         if self.parent:

@@ -1,4 +1,4 @@
-"""The red team: where it looks, what it keeps, that it goes on after being killed, and that it finds harm."""
+"""The search of a red team: its order, that it resumes after being killed, and that it finds harm."""
 
 import json
 import os
@@ -174,7 +174,7 @@ def test_against_a_plain_mean_it_finds_great_harm_that_can_be_replayed(plan, tin
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_with_what_it_has(tiny, tmp_path):
+def test_killed_in_the_middle_it_resumes_with_what_it_has(tiny, tmp_path):
     tiny["rounds"] = 20
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(tiny))
     command = [

@@ -24,21 +24,21 @@ def test_three_seeds_cannot_support_however_clear_they_are(make_run):
     for seed in range(3):
         make_run("caac", seed=seed, auroc=0.90 + 0.001 * seed)
         make_run("krum", seed=seed, auroc=0.60 + 0.002 * seed, weights=low)
-    told = verdicts(make_run)["H1"]
-    assert told.verdict == "undecided"
-    assert "3 seeds: smallest possible p is 0.25" in told.reason
-    assert {claim.outcome for claim in told.claims} == {"undecided"}
+    verdict = verdicts(make_run)["H1"]
+    assert verdict.verdict == "undecided"
+    assert "3 seeds: smallest possible p is 0.25" in verdict.reason
+    assert {claim.outcome for claim in verdict.claims} == {"undecided"}
 
 
 def test_enough_clear_seeds_support(make_run):
     for seed in MANY:
         make_run("caac", seed=seed, auroc=0.90 + 0.001 * seed)
         make_run("krum", seed=seed, auroc=0.60 + 0.002 * seed, weights=low)
-    told = verdicts(make_run)["H1"]
-    assert told.verdict == "supported"
-    assert len(told.claims) == 3
-    assert all(claim.holm_p == pytest.approx(3 * 2 / 2**8) for claim in told.claims)
-    assert all(claim.bonferroni_p == pytest.approx(3 * 2 / 2**8) for claim in told.claims)
+    verdict = verdicts(make_run)["H1"]
+    assert verdict.verdict == "supported"
+    assert len(verdict.claims) == 3
+    assert all(claim.holm_p == pytest.approx(3 * 2 / 2**8) for claim in verdict.claims)
+    assert all(claim.bonferroni_p == pytest.approx(3 * 2 / 2**8) for claim in verdict.claims)
 
 
 def test_equal_within_a_hundredth_counts_as_not_worse(make_run):
@@ -54,10 +54,10 @@ def test_clearly_worse_is_not_supported_even_with_three_seeds(make_run):
     for seed in range(3):
         make_run("caac", seed=seed, auroc=0.60 + 0.001 * seed)
         make_run("fltrust", seed=seed, auroc=0.90 + 0.002 * seed, weights=low)
-    told = verdicts(make_run)["H1"]
-    assert told.verdict == "not supported"
-    assert "clearest against it" in told.reason
-    assert claims(told, "auroc")[0].outcome == "contradicted"
+    verdict = verdicts(make_run)["H1"]
+    assert verdict.verdict == "not supported"
+    assert "clearest against it" in verdict.reason
+    assert claims(verdict, "auroc")[0].outcome == "contradicted"
 
 
 def test_rules_that_are_not_robust_are_no_rivals_in_h1(make_run):
@@ -82,14 +82,14 @@ def test_missing_most_attackers_contradicts_h2_and_never_finding_them_h3(make_ru
         for attack in ("none", "sign-flip"):
             make_run("caac", seed=seed, attack=attack, flags=lambda c, n: c == "hospital-0" and n == 5)
             make_run("fltrust", seed=seed, attack=attack)
-    told = verdicts(make_run)
-    (missed,) = claims(told["H2"], "flag_fnr")
+    decided = verdicts(make_run)
+    (missed,) = claims(decided["H2"], "flag_fnr")
     assert (missed.outcome, missed.ours, missed.theirs) == ("contradicted", pytest.approx(15 / 16), 0.5)
-    (late,) = claims(told["H3"], "flag_latency")
+    (late,) = claims(decided["H3"], "flag_latency")
     assert (late.outcome, late.ours) == ("contradicted", 16), (
         "never found counts as after the end: 20 − 5 + 1"
     )
-    assert told["H2"].verdict == told["H3"].verdict == "not supported"
+    assert decided["H2"].verdict == decided["H3"].verdict == "not supported"
 
 
 @pytest.mark.slow
@@ -100,9 +100,9 @@ def test_a_rule_that_ignores_nearly_everyone_is_no_detector(make_run):
     for method, weights in (("caac", lambda c, n: 0.25), ("krum", only_one), ("fltrust", low)):
         for attack in ("none", "sign-flip"):
             make_run(method, attack=attack, weights=weights)
-    told = verdicts(make_run)
-    assert {claim.other for claim in claims(told["H2"], "low_fnr")} == {"fltrust"}
-    assert {claim.other for claim in claims(told["H2"], "delta_auroc")} == {"fltrust", "krum"}
+    decided = verdicts(make_run)
+    assert {claim.other for claim in claims(decided["H2"], "low_fnr")} == {"fltrust"}
+    assert {claim.other for claim in claims(decided["H2"], "delta_auroc")} == {"fltrust", "krum"}
 
 
 def test_indiscriminate_rules_take_no_part_in_missed_attackers_and_latency(make_run):
@@ -119,28 +119,28 @@ def test_indiscriminate_rules_take_no_part_in_missed_attackers_and_latency(make_
         ("fltrust", suppressing(2)),
     ):
         make_run(method, attack="sign-flip", share=0.2, held=honest, weights=weights)
-    found = verdicts(make_run)
-    assert {claim.other for claim in claims(found["H2"], "low_fnr")} == {"fltrust"}
-    assert {claim.other for claim in claims(found["H3"], "low_latency")} == {"fltrust"}
+    decided = verdicts(make_run)
+    assert {claim.other for claim in claims(decided["H2"], "low_fnr")} == {"fltrust"}
+    assert {claim.other for claim in claims(decided["H3"], "low_latency")} == {"fltrust"}
 
 
 def test_a_gradual_attack_is_no_abrupt_one(make_run):
     for method in ("caac", "fltrust"):
         for attack in ("sign-flip", "slow-drift"):
             make_run(method, attack=attack)
-    found = verdicts(make_run)
-    assert {claim.attack.split()[0] for claim in claims(found["H2"], "low_fnr")} == {"sign-flip"}
-    assert {claim.attack.split()[0] for claim in claims(found["H3"], "low_fnr")} == {"slow-drift"}
-    assert {claim.attack.split()[0] for claim in claims(found["H3"], "low_latency")} == {"sign-flip"}
+    decided = verdicts(make_run)
+    assert {claim.attack.split()[0] for claim in claims(decided["H2"], "low_fnr")} == {"sign-flip"}
+    assert {claim.attack.split()[0] for claim in claims(decided["H3"], "low_fnr")} == {"slow-drift"}
+    assert {claim.attack.split()[0] for claim in claims(decided["H3"], "low_latency")} == {"sign-flip"}
 
 
 def test_rules_and_attacks_of_absent_plug_ins_are_compared_too(make_run):
     for method in ("caac", "not-installed"):
         for attack in ("none", "not-installed-either"):
             make_run(method, attack=attack)
-    found = verdicts(make_run)
-    assert {claim.other for claim in found["H1"].claims} == {"not-installed"}
-    assert claims(found["H3"], "low_latency")
+    decided = verdicts(make_run)
+    assert {claim.other for claim in decided["H1"].claims} == {"not-installed"}
+    assert claims(decided["H3"], "low_latency")
 
 
 def test_h3_without_benign_drift_cannot_be_supported(make_run):
@@ -148,10 +148,10 @@ def test_h3_without_benign_drift_cannot_be_supported(make_run):
         make_run("caac", seed=seed, attack="sign-flip", flags=lambda c, n: c == "hospital-0" and n >= 5,
                  weights=lambda c, n: 0.0 if c == "hospital-0" else 0.25)  # fmt: skip
         make_run("fltrust", seed=seed, attack="sign-flip")
-    told = verdicts(make_run)["H3"]
-    assert {claim.outcome for claim in told.claims} == {"supported"}
-    assert told.verdict == "undecided"
-    assert any("benign drift" in part for part in told.missing)
+    verdict = verdicts(make_run)["H3"]
+    assert {claim.outcome for claim in verdict.claims} == {"supported"}
+    assert verdict.verdict == "undecided"
+    assert any("benign drift" in part for part in verdict.missing)
 
 
 def test_drift_runs_count_for_h3(make_run):

@@ -55,8 +55,8 @@ class Plan(Parameters):
     def rule(self) -> str:
         """The rule with the parameters that the base gives it."""
         own = override(self.base, {"aggregator.name": self.aggregator})["aggregator"]
-        told = ", ".join(f"{key} {value}" for key, value in own.items() if key != "name")
-        return f"{self.aggregator} ({told})" if told else self.aggregator
+        parameters = ", ".join(f"{key} {value}" for key, value in own.items() if key != "name")
+        return f"{self.aggregator} ({parameters})" if parameters else self.aggregator
 
     @property
     def setting(self) -> dict[str, Any]:

@@ -140,11 +140,11 @@ class Findings(Parameters):
             path = folder / self.replay_name(place)
             kept.add(path)
             config = self.plan.config(tried.attack, self.plan.seeds[0]).plain()
-            told = (
+            header = (
                 f"# Costs {self.plan.rule} {tried.loss:.3f} of its {self.plan.metric}, mean over seeds "
                 f"{', '.join(map(str, self.plan.seeds))}.\n"
             )
-            replace_file(path, (told + yaml.safe_dump(config, sort_keys=False)).encode())
+            replace_file(path, (header + yaml.safe_dump(config, sort_keys=False)).encode())
         for stale in set((folder / REPLAYS).glob("[0-9][0-9]-*.yaml")) - kept:
             stale.unlink()
         replace_file(folder / MATRIX, self._matrix().encode())
@@ -159,8 +159,10 @@ class Findings(Parameters):
             "runs": [{"attack": {"name": "none"}}, *({"attack": tried.attack} for tried in self.kept)],
             "seeds": list(plan.seeds),
         }
-        told = f"# Attacks that cost {plan.rule} more than {HARMFUL} of its {plan.metric}, the worst first.\n"
-        return told + yaml.safe_dump(matrix, sort_keys=False)
+        header = (
+            f"# Attacks that cost {plan.rule} more than {HARMFUL} of its {plan.metric}, the worst first.\n"
+        )
+        return header + yaml.safe_dump(matrix, sort_keys=False)
 
 
 def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) -> Outcome:

@@ -26,10 +26,10 @@ __all__ = ["RUNS", "STUDY", "search"]
 
 STUDY = "study.db"
 RUNS = "runs"
-KEPT = 3  # of so many attacks one, the worst, goes on to more seeds
-DIGITS = 3  # of a drawn number: enough to tell attacks apart, and readable in a configuration
+KEPT = 3  # one of so many attacks, the worst, is run on more seeds
+DIGITS = 3  # of a drawn number: enough to distinguish attacks, and readable in a configuration
 
-Told = Callable[[int, Findings], None]
+Progress = Callable[[int, Findings], None]
 
 
 def search(
@@ -38,12 +38,12 @@ def search(
     trials: int,
     jobs: int = 1,
     minutes: float | None = None,
-    tell: Told = lambda done, findings: None,
+    progress: Progress = lambda done, findings: None,
 ) -> Findings:
-    """Try attacks until `trials` have been tried in all or the time is up; go on where a search was stopped.
+    """Try attacks until `trials` have been tried in total or the time is up; resume a search that was stopped.
 
     Every attack is seen once with its defaults before the sampler proposes any. After each seed the attacks
-    that did least harm are given up (successive halving). `tell` hears of every attack that is done.
+    that did least harm are given up (successive halving). `progress` is called after every attack.
     """
     optuna = require("optuna", "redteam")
     plan.check()
@@ -53,7 +53,7 @@ def search(
         study = _open(optuna, plan, out)
         clean = _clean_values(plan, out, jobs)
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        team = _Team(optuna, study, plan, out, clean, trials, jobs, deadline, tell)
+        team = _Team(optuna, study, plan, out, clean, trials, jobs, deadline, progress)
         team.work()
         return team.findings()
 
@@ -124,7 +124,7 @@ class _Team:
     trials: int
     jobs: int
     deadline: float | None
-    tell: Told
+    progress: Progress
     ready: list[_Attempt] = field(default_factory=list)
     """Attempts that wait for the run of their next seed."""
     going: dict[str, tuple[RunConfig, list[_Attempt]]] = field(default_factory=dict)
@@ -133,19 +133,19 @@ class _Team:
     def work(self) -> None:
         states = self.optuna.trial.TrialState
         for cut_short in self.study.get_trials(deepcopy=False, states=[states.RUNNING]):
-            # Its process was killed: the same trial goes on, and finds the runs that were finished.
+            # Its process was killed: the same trial is resumed, and its finished runs are reused.
             self.ready.append(self._attempt(self.optuna.trial.Trial(self.study, cut_short._trial_id)))
         first = self._start()
         if first:
             work_off(first, self.out / RUNS, self.jobs, lambda event: None, self._after)
 
     def findings(self) -> Findings:
-        told = [tried for trial in self.study.get_trials(deepcopy=False) if (tried := _tried(trial))]
-        numbered = [tried.model_copy(update={"number": place}) for place, tried in enumerate(told)]
+        attempts = [tried for trial in self.study.get_trials(deepcopy=False) if (tried := _tried(trial))]
+        numbered = [tried.model_copy(update={"number": place}) for place, tried in enumerate(attempts)]
         return Findings(plan=self.plan, clean=self.clean, trials=tuple(numbered))
 
     def _after(self, event: Event) -> Sequence[RunConfig]:
-        """A run came to its end: tell the study, and start what is next."""
+        """A run has ended: report it to the study, and start what is next."""
         config, attempts = self.going.pop(event.run)
         if event.kind == "failed":
             for attempt in attempts:
@@ -154,10 +154,10 @@ class _Team:
             outcome = _outcome(config, self.out, self.plan.metric, self.clean[config.seed])
             for attempt in attempts:
                 attempt.outcomes.append(outcome)
-                self._judge(attempt)
+                self._continue_or_stop(attempt)
         return self._start()
 
-    def _judge(self, attempt: _Attempt) -> None:
+    def _continue_or_stop(self, attempt: _Attempt) -> None:
         done = len(attempt.outcomes)
         if done == len(self.plan.seeds):
             self._finish(attempt, "complete")
@@ -184,10 +184,10 @@ class _Team:
         else:
             self.study.tell(attempt.trial, state=states.PRUNED if state == "halved" else states.FAIL)
         findings = self.findings()
-        self.tell(len(findings.trials), findings)
+        self.progress(len(findings.trials), findings)
 
     def _start(self) -> list[RunConfig]:
-        """Runs for workers that have none: the next seed of what is on its way, else a new attack."""
+        """Runs for idle workers: the next seed of an attack that is being tried, otherwise a new attack."""
         started = []
         while len(self.going) < self.jobs and (attempt := self._next()):
             try:
@@ -240,7 +240,7 @@ def _mean_loss(attempt: _Attempt) -> float:
 
 
 def _tried(trial: Any) -> Tried | None:
-    """What a trial came to; None while it runs."""
+    """The result of a trial; None while it runs."""
     if not trial.state.is_finished() or "tried" not in trial.user_attrs:
         return None
     return Tried(number=trial.number, **json.loads(trial.user_attrs["tried"]))
