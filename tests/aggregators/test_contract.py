@@ -199,6 +199,57 @@ def test_weights_are_shares(name, make_updates):
         assert values is None or values.shape == (N,)
 
 
+BY_SAMPLES = [
+    "caac",
+    "caac-dir",
+    "caac-guard",
+    "caac-mag",
+    "caac-mag+dir",
+    "caac-temp",
+    "fedavg",
+    "fedbn",
+    "fedprox",
+    "rfa",
+]
+"""Rules whose weights follow sample counts (those of the caac family while they bootstrap)."""
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_client_without_a_sample_is_a_client_all_the_same(name, make_updates, both_paths):
+    """It is not dropped, it breaks nothing, and where sample counts are weights it has none."""
+    rule = aggregators.create(name)
+    for t in (1, 2, 3):
+        updates = make_updates(N, D, seed=t)
+        updates.num_samples[7] = 0
+        out = aggregate(rule, updates, t)
+        assert not out.dropped
+        assert out.skipped is None
+        assert torch.isfinite(out.delta).all()
+        for values in (out.weights, out.scores, *out.columns.values()):
+            assert values is None or torch.isfinite(values).all()
+        if out.weights is not None:
+            assert out.weights.sum().item() == pytest.approx(1, abs=1e-6)
+            assert (out.weights[7] == 0) == (name in BY_SAMPLES) or name in (
+                "krum",
+                "lasa",
+                "multi-krum",
+                "fltrust",
+            )
+    if name in ("fedavg", "fedbn", "fedprox"):
+        others = updates.select([i for i in range(N) if i != 7])
+        torch.testing.assert_close(out.delta, aggregate(rule, others).delta, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_where_nobody_has_a_sample_all_count_alike(name, make_updates):
+    """The same result as if everyone had one."""
+    none, one = aggregators.create(name), aggregators.create(name)
+    for t in (1, 2, 3):
+        updates = make_updates(N, D, seed=t, num_samples=torch.zeros(N))
+        alike = make_updates(N, D, seed=t, num_samples=torch.ones(N))
+        assert_alike(aggregate(none, updates, t), aggregate(one, alike, t), 1e-9)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_one_client_is_its_own_aggregate_or_too_few(name, make_updates, both_paths):
     updates = make_updates(1, D)

@@ -337,6 +337,48 @@ def test_asking_a_copy_teaches_the_rule_nothing():
     assert torch.equal(before["scalars"], rule.state_dict()["scalars"])
 
 
+@pytest.mark.parametrize("root", [False, True])
+def test_where_everyone_is_suspicious_nobody_is_flagged(root):
+    """All clients reverse their rows at once: there is nobody left to compare with."""
+    rule, population = aggregators.create("caac-guard", root=root), Population()
+    extra = {"root_update": -population.common} if root else {}
+    for t in range(1, 6):
+        rule.aggregate(Updates(population.round()), t, **extra)
+    for t in range(6, 10):
+        rows = -population.round()
+        out = rule.aggregate(Updates(rows), t, **extra)
+        if t < 8:  # after that, their own past has turned with them
+            assert (out.columns["reversal"] > 1).all()
+        assert not out.flags.any()
+        assert (out.columns["why"] == 0).all()
+        assert out.skipped is None
+        if root:
+            assert out.weights.sum().item() == pytest.approx(1)
+            assert torch.nn.functional.cosine_similarity(out.delta, rows.mean(0), 0) > 0.9
+        else:
+            torch.testing.assert_close(out.delta, rows.mean(0), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(out.weights, torch.full((N,), 1 / N, dtype=torch.float64))
+        assert rule.profile_table()["client-00"]["accepted rounds"] == t, "and all are learnt from"
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize("flagged", [False, True])
+def test_where_nobody_has_a_sample_all_count_the_same(root, flagged):
+    rows = Population().round()
+    if flagged:
+        rows[-1] *= 50
+    extra = {"root_update": rows[:5].mean(0)} if root else {}
+    none, one = (
+        aggregators.create("caac-guard", root=root).aggregate(
+            Updates(rows, num_samples=torch.full((N,), count)), **extra
+        )
+        for count in (0.0, 1.0)
+    )
+    assert none.flags.tolist() == [False] * (N - 1) + [flagged]
+    assert torch.equal(none.delta, one.delta)
+    assert torch.equal(none.weights, one.weights)
+
+
 def test_clients_come_and_go():
     rule, population = aggregators.create("caac-guard"), Population()
     for t in range(1, 12):

@@ -161,3 +161,20 @@ def test_threads_do_not_change_a_bit(name, create, aggregate):
     finally:
         torch.set_num_threads(before)
     assert_alike(*results)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_client_without_a_sample_is_a_client_all_the_same(name, create, aggregate):
+    updates, rule = make_updates(1), create(name)
+    updates.num_samples[3] = 0
+    out = aggregate(rule, updates)
+    assert not out.dropped
+    assert out.skipped is None
+    assert torch.isfinite(out.delta).all()
+    assert out.weights.sum().item() == pytest.approx(1)
+    assert min(rule.detector.sizes) >= 1, "made-up hospitals have samples"
+    assert all(torch.isfinite(values).all() for values in (out.scores, *out.columns.values()))
+    nobody = Updates(updates.matrix, num_samples=torch.zeros(N))
+    assert torch.equal(
+        aggregate(create(name), nobody).weights, aggregate(create(name), Updates(updates.matrix)).weights
+    )

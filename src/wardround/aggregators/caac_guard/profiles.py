@@ -38,8 +38,8 @@ MOST_OFFENCES, PROBATION = 6, 3
 """Flagged rounds that are remembered; from how many on a client stays flagged although a round looks honest."""
 HEADING_RATE, SPREAD_RATE = 0.3, 0.2
 """Rates at which the mean heading, and both spreads, follow new rounds."""
-LEVEL_RATES = (0.05, 0.5)
-"""Bounds on 1/(accepted rounds), the rate at which log-norm and past direction are averaged."""
+LEVEL_RATE = 0.05
+"""Least weight of a round in the averages of log-norm and past direction, else 1/(accepted rounds)."""
 CONTRADICTION_RATE = 0.2
 """Least weight of a round in the share of rounds in which a client contradicts the others."""
 
@@ -157,7 +157,7 @@ class Profiles:
         log_norms, headings, projected = log_norms[accepted], headings[accepted], projected[accepted]
         seen = old[:, SEEN]
         first = seen == 0
-        rate = torch.where(first, 1.0, (1 / (seen + 1)).clamp(*LEVEL_RATES))
+        rate = torch.where(first, 1.0, (1 / (seen + 1)).clamp(min=LEVEL_RATE))
         level, spread = _moved(log_norms, old[:, LEVEL], old[:, LEVEL_SPREAD], rate)
         self.scalars[rows, LEVEL] = torch.where(first, log_norms, level)
         self.scalars[rows, LEVEL_SPREAD] = torch.where(first, old[:, LEVEL_SPREAD], spread)

@@ -297,17 +297,17 @@ class CaacGuard(Aggregator):
         return torch.maximum(bounds, EXCESS_FACTORS[1] * usual.exp()) if calm else bounds
 
     def _counts(self, updates: Updates, flags: Tensor, calm: bool) -> Tensor:
-        """N sample counts, none above the cap; 0 for who is flagged."""
+        """N sample counts, none above the cap; 0 for who is flagged. All count the same where nobody has a sample."""
         counts, accepted = updates.num_samples, ~flags
         cap = self.params.calm_cap if calm else self.params.sample_cap
         capped: Tensor = counts.clamp(max=cap * float(counts[accepted].quantile(0.5))) * accepted
-        return capped
+        return capped if bool(capped.sum() > 0) else accepted.to(capped.dtype)
 
     def _clipped_mean(self, updates: Updates, flags: Tensor, usual: Tensor) -> Aggregation:
         """The mean of the accepted rows by sample counts, with lower caps where someone is flagged."""
         calm, norms = not bool(flags.any()), updates.norms
         counts = self._counts(updates, flags, calm)
-        weights = counts / counts.sum() if bool(counts.sum() > 0) else ~flags / (~flags).sum()
+        weights = counts / counts.sum()
         scale = _clipping(norms, self._bounds(norms, usual, calm))
         delta = weighted_sum(updates.matrix, weights * scale)
         return Aggregation(delta, weights=weights, columns={"clip_scale": scale})
