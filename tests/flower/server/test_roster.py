@@ -120,6 +120,38 @@ def test_rebind_works_after_a_restart(make):
         assert second.names == {owner: "hospital-a"}
 
 
+def test_a_replaced_key_cannot_take_its_name_back(make):
+    roster = make(rebind=["hospital-a"])
+    for identity in ("key:1", "key:2", "key:1"):
+        roster.admit(identity, hello())
+    assert roster.names == {"key:2": "hospital-a"}
+    assert roster.refused == {
+        "key:1": "the name 'hospital-a' has moved to another node, and does not move back"
+    }
+    restarted = make(rebind=["hospital-a"])
+    restarted.load_state_dict(roster.state_dict())
+    restarted.admit("key:1", hello())
+    assert restarted.names == {"key:2": "hospital-a"}
+
+
+@pytest.mark.parametrize(
+    ("identity", "name", "reason"),
+    [
+        ("key:1", "hospital-a", None),
+        ("key:1", "hospital-b", "but its key is registered as 'hospital-a' (the file hospital-a.pub)"),
+        ("key:9", "hospital-a", "it says it is 'hospital-a', but its key is not registered"),
+    ],
+)
+def test_a_registered_key_has_the_name_of_its_file(make, identity, name, reason):
+    roster = make(registered={"key:1": "hospital-a", "key:2": "hospital-b"})
+    roster.admit(identity, hello(name))
+    if reason is None:
+        assert roster.names == {identity: name}
+    else:
+        assert roster.names == {}
+        assert reason in roster.refused[identity]
+
+
 def test_unbound_names_belong_to_whoever_says_them(make):
     roster = make(bound=False)
     roster.admit("node:1", hello())
