@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = ["MAX_SHARE", "MIN_COHORT", "cohort_problem", "too_few"]
 
 MIN_COHORT = 3
 MAX_SHARE = 0.5
 COUNTS_FROM = 0.1
-"""A client is part of a cohort from this share of 1/min_cohort on: a cohort is not padded with weights of nothing."""
+"""What is left beside the largest min_cohort − 1 clients must be this share of 1/min_cohort of the sum: a cohort is not
+padded with weights of nothing."""
 SUM_SLACK = 1e-6
 """Coefficients are rounded to what a cipher can multiply with: their sum may exceed 1 by this."""
 
@@ -34,13 +35,23 @@ def cohort_problem(
     total = sum(values) if numbers else 0.0
     if not numbers or not 0 < total <= 1 + SUM_SLACK:
         return "coefficients must be finite, not negative, not all 0, and add up to at most 1"
-    counted = sum(value / total >= COUNTS_FROM / min_cohort for value in values)
+    counted = _count(values, COUNTS_FROM / min_cohort * total)
     if counted < min_cohort:
         return too_few(counted, min_cohort)
     largest = max(values) / total
     if largest > max_share + SUM_SLACK:
         return f"one client has {largest:.3f} of the sum, more than {max_share:g}"
     return None
+
+
+def _count(values: Sequence[float], floor: float) -> int:
+    """How many clients a sum hides behind each other: the largest ones, until what is left is below the floor."""
+    rest, counted = math.fsum(values), 0
+    for value in sorted(values, reverse=True):
+        if rest < floor:
+            break
+        rest, counted = rest - value, counted + 1
+    return counted
 
 
 def too_few(count: int, min_cohort: int) -> str:
