@@ -4,7 +4,7 @@ Everyone who writes or reads a run folder uses these. `line()` gives the JSON of
 
 Schema versions (`record.schema` in config.yaml):
 
-* 1 (no version written): clients that were left out had a text `dropped`, which began with `quarantined: ` for
+* 1 (no version written): clients that were left out had a text `dropped`, which began with `quarantined:` for
   those in quarantine. Such folders are still read.
 * 2: `status` and `reason` per client; `left_out` per round.
 """

@@ -10,7 +10,7 @@ project = "wardround"
 author = "the wardround contributors"
 copyright = author
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sitegen.extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sitegen.extension"]
 
 default_role = "code"
 myst_heading_anchors = 4
@@ -18,6 +18,10 @@ autodoc_default_options = {"members": True, "imported-members": True, "show-inhe
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+suppress_warnings = [
+    "ref.python"
+]  # every member has a class `Params`: the name alone is ambiguous in signatures
 python_use_unqualified_type_names = True
 add_module_names = False
 toc_object_entries = False

@@ -96,5 +96,7 @@ def _add_font(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("build-finished", _add_font)
-    app.connect("autodoc-process-docstring", _docstring)
+    app.connect(
+        "autodoc-process-docstring", _docstring, priority=400
+    )  # before napoleon reads Args and Returns
     return {"parallel_read_safe": True, "parallel_write_safe": True}
