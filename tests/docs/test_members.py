@@ -34,7 +34,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess:
     for package, name, sample in (("aggregators", "clipped_mean", RULE), ("attacks", "fading", ATTACK)):
         (folder / package).mkdir()
         (folder / package / f"{name}.py").write_text(sample)
-    setup = AS_MEMBERS.format(docs=str(ROOT / "docs"), folder=str(folder))
+    setup = AS_MEMBERS.format(docs=str(ROOT / "docs" / "tools"), folder=str(folder))
     return subprocess.run(
         [sys.executable, "-c", setup + code],
         cwd=ROOT,

@@ -56,7 +56,7 @@ def test_an_only_step_is_the_first_step(params, seed):
     reference(params, expected, 0.1).step()
     optimizer = BufferOptimizer(params, [scratch])
     optimizer.gradients[0].copy_(gradient)
-    divisors = optimizer.only_step(optimizer.view(3), [start], lr=0.1)
+    divisors = optimizer.single_step_divisors(optimizer.view(3), [start], lr=0.1)
     step = optimizer.gradients[0] * -0.1 if divisors is None else optimizer.gradients[0] / divisors[0]
     assert close(start + step, expected)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from wardround.training import ClientData, ClientTask, Objective, SequentialTrainer, TrainingParams
-from wardround.training import prepared as prepared_module
+from wardround.training import prepared_inputs as prepared_module
 from wardround.training import vectorized as vectorized_module
 from wardround.training.vectorized import VectorizedTrainer
 from wardround.updates import Layout
@@ -231,8 +231,8 @@ def test_rounds_of_growing_and_shrinking_size_share_buffers(federation, objectiv
         out = trainer.train(start, tasks, 0.01, 0.0)
         rows, _ = plain_train(model, objective("binary"), params, start, tasks, 0.01)
         assert relative(out.matrix, rows) < 1e-5
-    assert trainer.workspace.clients == 4
-    assert trainer.workspace.samples == 200
+    assert trainer.buffers.clients == 4
+    assert trainer.buffers.samples == 200
 
 
 def test_a_round_without_clients_is_an_empty_matrix(objective):

@@ -1,7 +1,7 @@
 """The project's docstrings as reStructuredText.
 
-Docstrings hold plain text, `code`, lists, `.. math::` and sessions. Everything else that reStructuredText would take
-for markup (|n|, *, a trailing underscore) is escaped.
+Docstrings hold plain text, `code`, lists, `.. math::`, sessions and Google's sections (`Args:`). Everything else that
+reStructuredText would take for markup (|n|, *, a trailing underscore) is escaped.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import inspect
 import re
 
+from sphinx.ext.napoleon import Config
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
+SECTIONS = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
 LITERAL = re.compile(r"(:\w+:`[^`]*`|``.+?``|`[^`\n]+`)")
 SPECIAL = re.compile(r"([*|]|(?<=\w)_(?!\w))")
 
 
 def as_rst(lines: list[str]) -> list[str]:
     """The same text with everything escaped that is not meant as markup."""
+    lines = GoogleDocstring(lines, SECTIONS).lines()
     written: list[str] = []
     directive: int | None = None  # indentation of the directive whose body we are in
     session = False

@@ -1,4 +1,4 @@
-"""Brain MRI slices in a folder a class."""
+"""Brain MRI slices, in one folder per class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AlzheimerMri(ImageFileSource):
     licence = "ODbL 1.0, as claimed by its publisher"
     origin = "https://www.kaggle.com/datasets/tourist55/alzheimers-dataset-4-class-of-images"
     layout = (
-        "a folder a class (NonDemented, VeryMildDemented, MildDemented, ModerateDemented) of .jpg files, "
+        "a folder per class (NonDemented, VeryMildDemented, MildDemented, ModerateDemented) of .jpg files, "
         "directly or below train and test"
     )
     class_names = ("NonDemented", "VeryMildDemented", "MildDemented", "ModerateDemented")

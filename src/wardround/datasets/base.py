@@ -114,7 +114,7 @@ class Dataset:
     name: str
     task: Task
     class_names: tuple[str, ...]
-    """One a class; one a finding for a multi-label task."""
+    """One per class; one per finding for a multi-label task."""
     train: Split
     validation: Split
     test: Split

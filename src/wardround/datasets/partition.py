@@ -145,7 +145,7 @@ class Iid(PreferencePartition):
 class Dirichlet(PreferencePartition):
     r"""Class proportions of client k drawn from :math:`p_k \sim \mathrm{Dir}(\alpha \cdot \mathbf{1}_C)`.
 
-    A small α gives few classes a client; α = ∞ is the limit, all classes wanted alike. Hsu, Qi and Brown,
+    A small α gives few classes per client; α = ∞ is the limit, all classes wanted alike. Hsu, Qi and Brown,
     "Measuring the effects of non-identical data distribution", 2019.
     """
 
@@ -173,7 +173,7 @@ class LabelSkew(PreferencePartition):
     rare class does not leave its holders empty-handed.
     """
 
-    summary = "at most Q classes a client"
+    summary = "at most Q classes per client"
 
     class Params(PartitionParams):
         classes: int = Field(2, ge=1)
@@ -229,7 +229,7 @@ class QuantitySkew(Iid):
 
 @register("natural")
 class Natural(Partition):
-    """Clients as they are in the data: one a hospital, named after it (or several that share it out).
+    """Clients as they are in the data: one per hospital, named after it (or several that share it out).
 
     With `clients_per_group` above 1 each hospital's samples are dealt to that many clients, in the sizes
     that `sizes` says.

@@ -1,6 +1,6 @@
 """Local training of all clients of a round: one interface, several engines.
 
-An engine takes the global weights and one task a client, and returns one row a client: the update
+An engine takes the global weights and one task per client, and returns one row per client: the update
 w_i − w. Which engine runs changes the time, not the result.
 """
 

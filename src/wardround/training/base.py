@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wardround.registry import Parameters
-from wardround.training.order import shuffled
+from wardround.training.sample_order import shuffled
 
 __all__ = [
     "ClientData",
@@ -72,7 +72,7 @@ class ClientData:
     rows: Tensor
     """Which of them are this client's."""
     targets: Tensor
-    """One a row of this client."""
+    """One per row of this client."""
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.targets):
@@ -115,7 +115,7 @@ class Trained:
 
 
 class Trainer(Protocol):
-    """An engine. Members inherit from this class, and so have a `close` that does nothing."""
+    """An engine. Engines inherit from this class, and so have a `close` that does nothing."""
 
     engine: ClassVar[str]
     """Its name in the record."""

@@ -28,7 +28,7 @@ class Stage:
     bias: slice | None
     relu: bool
     dropouts: tuple[float, ...]
-    """Drop probabilities, in order. ReLU before or after them is the same: masks are not negative."""
+    """Drop probabilities, in order. ReLU before or after dropout gives the same: masks are not negative."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _stage(layout: Layout, path: str, linear: nn.Module, after: list[tuple[str, 
 
 
 def _between(layers: list[tuple[str, nn.Module]]) -> tuple[bool, tuple[float, ...]]:
-    """Is there a ReLU, and which dropouts?"""
+    """Whether there is a ReLU among these layers, and the drop probabilities of the dropouts."""
     relu = any(isinstance(layer, nn.ReLU) for _, layer in layers)
     dropouts = tuple(layer.p for _, layer in layers if isinstance(layer, nn.Dropout) and layer.p > 0)
     if any(p >= 1 for p in dropouts):

@@ -46,7 +46,7 @@ def make_trainer(
     """An engine for this model: `vectorized` where the model is a chain of dense layers, else `processes`
     where there are several cores, else `sequential`.
 
-    `workers` is the number of processes (default: one a core); 1 means that others use the other cores, and
+    `workers` is the number of processes (default: one per core); 1 means that others use the other cores, and
     `auto` then picks no processes.
 
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))

@@ -1,4 +1,4 @@
-"""Adam and SGD over whole buffers: one call a step, whatever the number of layers or clients.
+"""Adam and SGD over whole buffers: one call per step, whatever the number of layers or clients.
 
 The arithmetic is that of `torch.optim.Adam` and `torch.optim.SGD`; what is left out is the bookkeeping
 around it, which for small networks costs more than the arithmetic.
@@ -22,7 +22,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class OptimizerView:
-    """The same first rows of every buffer: what one step works on."""
+    """What one step works on: the rows of the same clients of every buffer."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -33,9 +33,10 @@ class OptimizerView:
 
 
 class BufferOptimizer:
-    """Steps weights of several clients at once: the first dimension of every buffer is the client.
+    """Steps the weights of several clients at once: the first dimension of every buffer is the client.
 
-    All clients of a step have made the same number of steps before.
+    All clients of a step have made the same number of steps before. Gradients and running means have the shapes of the
+    weights.
 
     >>> weights = [torch.ones(1, 3)]
     >>> optimizer = BufferOptimizer(TrainingParams(optimizer="sgd"), weights)
@@ -79,11 +80,20 @@ class BufferOptimizer:
         else:
             self._sgd(view)
 
-    def only_step(self, view: OptimizerView, start: Sequence[Tensor], lr: float) -> list[Tensor] | None:
-        """What gradients at `start` are to be divided by to give the first step from there.
+    def single_step_divisors(
+        self, view: OptimizerView, start: Sequence[Tensor], lr: float
+    ) -> list[Tensor] | None:
+        """What gradients at `start` are divided by to give the first step from there.
 
-        Adam's first step is −lr · g / (|g| + ε): its running means, once corrected for their bias, are g and
-        g². The divisors take the room of the weights. None: SGD, whose first step is −lr · g.
+        Adam's first step is −lr · g / (|g| + ε): its running means, once corrected for their bias, are g and g².
+
+        Args:
+            view: Whose gradients are at hand (weight decay is added to them) and whose weights are overwritten.
+            start: One tensor per buffer: the weights at which the gradients were taken.
+            lr: The learning rate.
+
+        Returns:
+            −(|g| + ε) / lr in the shapes and the memory of the weights; None for SGD, whose first step is −lr · g.
         """
         if self.params.weight_decay:
             for gradient, origin in zip(view.gradients, start, strict=True):

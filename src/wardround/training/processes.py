@@ -18,11 +18,11 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -131,7 +131,7 @@ def _among(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Order:
-    """What a worker is told of one client's work."""
+    """One client's work as it is sent to a worker."""
 
     row: int
     """Of the shared matrix: holds the start if the client has its own, and takes the update."""
@@ -141,7 +141,7 @@ class _Order:
     targets: np.ndarray
     seed: int
     own_start: bool
-    transform: Any
+    transform: Callable[[Tensor], Tensor] | None
     lr: float
     prox_mu: float
 
@@ -157,7 +157,7 @@ class _Pool:
         self.owner = os.getpid()
         self.dtype = trainer.network.weights.dtype
         self.shared = _shared_matrix(capacity + 1, trainer.layout.size, self.dtype)
-        """A row a client; the last one holds the global weights."""
+        """(capacity + 1) × D: one row per client; the last one holds the global weights."""
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         context = multiprocessing.get_context("fork")
@@ -301,7 +301,7 @@ def _work(
     parent: int,
     inherited: Sequence[Connection],
 ) -> None:
-    """A worker's life: take an order, train, answer; until the pipe closes or the parent is gone."""
+    """The loop of a worker: take an order, train, answer; until the pipe closes or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -322,7 +322,7 @@ def _work(
 
 
 def _perform(trainer: SequentialTrainer, splits: Sequence[Tensor], shared: Tensor, order: _Order) -> bytes:
-    """Train one client into its row; the answer: (loss, error, traceback)."""
+    """Train one client and write its update into its row. Returns (loss, error, traceback), pickled."""
     try:
         data = ClientData(splits[order.split], torch.from_numpy(order.rows), torch.from_numpy(order.targets))
         task = ClientTask(order.client, data, order.seed, transform=order.transform)

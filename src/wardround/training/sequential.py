@@ -1,7 +1,7 @@
 """One client after the other, for any model: the reference of all engines.
 
 A single network is used over and over. Its parameters are views of one flat buffer and so are its gradients:
-laying in a client's start, the step of the optimiser and the proximal term are one operation each, whatever
+setting a client's start, the step of the optimiser and the proximal term are one operation each, whatever
 the number of layers.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["SequentialTrainer"]
 
 
 class SequentialTrainer(Trainer):
-    """Trains clients one by one, on one thread, in a copy of the network whose weights are laid in anew."""
+    """Trains clients one by one, on one thread, in one copy of the network whose weights are set anew for each."""
 
     engine: ClassVar[str] = "sequential"
 
@@ -66,7 +66,7 @@ class SequentialTrainer(Trainer):
         return Trained(matrix.to(global_weights.device), losses.to(global_weights.device))
 
     def train_one(self, start: Tensor, task: ClientTask, lr: float, prox_mu: float, out: Tensor) -> float:
-        """Write one client's update into `out`; its mean loss."""
+        """Write one client's update (D) into `out`. Returns its mean loss over its samples and epochs."""
         with one_thread(), _dropout_of(task, self.device):
             self.network.load(start)
             self.optimizer.begin(lr, rows=1)
@@ -136,7 +136,7 @@ class FlatNetwork:
             parameter.grad = place
 
     def _places(self, buffer: Tensor) -> list[Tensor]:
-        """The part of the buffer for each parameter, in its shape."""
+        """The part of the buffer (1 × P) for each parameter, in the parameter's shape."""
         places = []
         pieces = buffer[0].split([parameter.numel() for parameter in self.trained])
         for parameter, piece in zip(self.trained, pieces, strict=True):
@@ -155,7 +155,7 @@ class FlatNetwork:
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:
-        """Lay in weights and statistics from a flat vector."""
+        """Set weights and statistics from a flat vector (D)."""
         for name, value in self.layout.unflatten(vector).items():
             self.state[name].copy_(value)
         for counter, initial in self.counters:
@@ -163,7 +163,7 @@ class FlatNetwork:
 
     @torch.no_grad()
     def save_update(self, start: Tensor, out: Tensor) -> None:
-        """Write the weights and statistics minus `start` into a flat vector."""
+        """Write the weights and statistics minus `start` (D) into `out` (D)."""
         for name, place in self.layout.unflatten(out).items():
             place.copy_(self.state[name])
         out.sub_(start.to(out.device, out.dtype))

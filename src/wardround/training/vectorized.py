@@ -1,6 +1,6 @@
 """All clients at once, for networks of dense layers.
 
-The weights of a group of clients are the rows of one buffer a layer; a step is a batched matrix product
+The weights of a group of clients are the rows of one buffer per layer; a step is a batched matrix product
 over the clients that still have a batch. Forward, backward and optimiser are written out: for networks
 this small, autograd costs several times the mathematics.
 
@@ -31,11 +31,11 @@ from wardround.training.base import (
     TrainingParams,
     empty_matrix,
 )
+from wardround.training.batch_plan import KeptBatchPlans, Step
+from wardround.training.client_buffers import ClientBuffers, StepViews
 from wardround.training.dense import DenseStack
-from wardround.training.order import shuffled_all
-from wardround.training.prepared import PreparedInputs
-from wardround.training.schedule import KeptSchedules, Step
-from wardround.training.workspace import StepViews, Workspace
+from wardround.training.prepared_inputs import PreparedInputs
+from wardround.training.sample_order import shuffled_all
 
 __all__ = ["VectorizedTrainer"]
 
@@ -64,8 +64,8 @@ class VectorizedTrainer(Trainer):
         self.device = device or torch.device("cpu")
         self.group_size = max(1, GROUP_WEIGHTS // self.stack.size)
         self.prepared = PreparedInputs(objective.prepare, self.stack.dtype, self.device)
-        self.schedules = KeptSchedules(params.batch_size, params.epochs)
-        self.workspace: Workspace | None = None
+        self.plans = KeptBatchPlans(params.batch_size, params.epochs)
+        self.buffers: ClientBuffers | None = None
 
     def train(
         self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
@@ -92,29 +92,38 @@ class VectorizedTrainer(Trainer):
         if (members == np.arange(first, first + count)).all():
             group.write_updates(matrix[first : first + count])
             return
-        rows = group.work.table("rows", count, self.stack.size)
+        rows = group.buffers.table("rows", count, self.stack.size)
         group.write_updates(rows)
         matrix.index_copy_(0, torch.from_numpy(members).to(self.device), rows)
 
     def close(self) -> None:
-        """Forget prepared data, schedules and buffers."""
-        self.schedules = KeptSchedules(self.params.batch_size, self.params.epochs)
+        """Forget prepared data, plans and buffers."""
+        self.plans = KeptBatchPlans(self.params.batch_size, self.params.epochs)
         self.prepared.clear()
-        self.workspace = None
+        self.buffers = None
 
-    def workspace_for(self, clients: int, samples: int) -> Workspace:
-        """Buffers for so many clients and samples in a step, kept from round to round."""
-        kept = self.workspace
+    def buffers_for(self, clients: int, samples: int) -> ClientBuffers:
+        """Buffers for at least so many clients, and samples in a step; kept from round to round."""
+        kept = self.buffers
         if kept is None or kept.clients < clients or kept.samples < samples:
             if kept is not None:
                 clients, samples = max(kept.clients, clients), max(kept.samples, samples)
-            self.workspace = Workspace(self.stack, self.params, clients, samples, self.device)
-        assert self.workspace is not None
-        return self.workspace
+            self.buffers = ClientBuffers(self.stack, self.params, clients, samples, self.device)
+        assert self.buffers is not None
+        return self.buffers
 
 
 class _Group:
-    """One group of clients, largest first, trained from beginning to end."""
+    """One group of clients, largest first, trained from beginning to end.
+
+    Args:
+        trainer: Whose buffers, plans and prepared inputs are used.
+        start: D global weights.
+        tasks: One per client, the largest first.
+        sizes: Samples of each client.
+        lr: The learning rate of the round.
+        prox_mu: Strength of the proximal term.
+    """
 
     def __init__(
         self,
@@ -128,9 +137,9 @@ class _Group:
         self.tasks, self.stack, self.objective = tasks, trainer.stack, trainer.objective
         self.params, self.device, self.prox_mu = trainer.params, trainer.device, prox_mu
         self.sizes = sizes
-        self.schedule = trainer.schedules.of(sizes)
-        widest = max(step.clients * step.width for step in self.schedule.steps)
-        self.work = trainer.workspace_for(len(tasks), widest)
+        self.plan = trainer.plans.of(sizes)
+        widest = max(step.clients * step.width for step in self.plan.steps)
+        self.buffers = trainer.buffers_for(len(tasks), widest)
         self.samples = trainer.prepared.of(tasks)
         self.targets = self._targets()
         self.masks = (
@@ -143,31 +152,31 @@ class _Group:
         self.lr = lr
         self.starts = self._stack_starts(start) if own_starts else start.expand(len(tasks), -1)
         # Clients that make a single step from the same weights need no weights of their own.
-        self.shared = len(self.schedule.steps) == 1 and not own_starts
+        self.shared = len(self.plan.steps) == 1 and not own_starts
 
     def train(self) -> Tensor:
-        """Make all steps; the mean loss of each client."""
+        """Make all steps. Returns the mean loss of each client over its samples and epochs (N, float64)."""
         if self.shared:
-            self.work.share(self.starts[0])
+            self.buffers.share(self.starts[0])
         else:
-            self.work.load(self.starts, self.lr, keep_start=self.prox_mu > 0)
+            self.buffers.load(self.starts, self.lr, keep_start=self.prox_mu > 0)
         return self._run()
 
     def write_updates(self, out: Tensor) -> None:
-        """Write what came of it (clients × D)."""
+        """Write the clients' updates into `out` (clients × D)."""
         if self.shared:
-            step = self.schedule.steps[0]
-            self.work.only_updates(self.work.views(step.clients, step.width), self.lr, out)
+            step = self.plan.steps[0]
+            self.buffers.single_step_updates(self.buffers.views(step.clients, step.width), self.lr, out)
         else:
-            self.work.updates(self.starts, out)
+            self.buffers.updates(self.starts, out)
 
     def _stack_starts(self, start: Tensor) -> Tensor:
-        """Where each client begins: the global weights, or its own."""
+        """Where each client begins (clients × D): at the global weights, or at its own."""
         rows = [start if task.weights is None else task.weights.detach() for task in self.tasks]
         return torch.stack([row.to(self.device, self.stack.dtype) for row in rows])
 
     def _targets(self) -> Tensor:
-        """One row a sample: zeros and ones."""
+        """samples × outputs zeros and ones: of all clients, one after the other."""
         targets = torch.cat([task.data.targets for task in self.tasks]).to(self.device)
         outputs = self.stack.stages[-1].outputs
         if self.objective.multi_class:
@@ -175,22 +184,22 @@ class _Group:
         return targets.to(self.stack.dtype).view(-1, outputs)
 
     def _run(self) -> Tensor:
-        """All steps; the mean loss of each client."""
+        """All steps, a window of them at a time. Returns the mean loss of each client (N)."""
         seeds = [task.seed for task in self.tasks]
         orders = [shuffled_all(seeds, self.sizes, epoch) for epoch in range(self.params.epochs)]
         order = orders[0] if len(orders) == 1 else np.concatenate(orders)
-        sample = torch.from_numpy(order[self.schedule.position]).to(self.device)
-        weight = torch.from_numpy(self.schedule.weight).to(self.device, self.stack.dtype)
-        client = torch.from_numpy(self.schedule.client).to(self.device)
+        sample = torch.from_numpy(order[self.plan.position]).to(self.device)
+        weight = torch.from_numpy(self.plan.weight).to(self.device, self.stack.dtype)
+        client = torch.from_numpy(self.plan.client).to(self.device)
         outputs = self.stack.stages[-1].outputs
         scale = weight[:, None] if self.objective.multi_class else weight[:, None] / outputs
         total = torch.zeros(len(self.tasks), dtype=torch.float64, device=self.device)
-        for steps in self.schedule.windows(WINDOW_VALUES // self.samples.width):
+        for steps in self.plan.windows(WINDOW_VALUES // self.samples.width):
             window = slice(steps[0].first, steps[-1].last)
             slots = window.stop - window.start
-            inputs = self.work.table("inputs", slots, self.samples.width)
-            targets = self.work.table("targets", slots, outputs)
-            logits = self.work.table("logits", slots, outputs)
+            inputs = self.buffers.table("inputs", slots, self.samples.width)
+            targets = self.buffers.table("targets", slots, outputs)
+            logits = self.buffers.table("logits", slots, outputs)
             self.samples.take(sample[window], inputs)
             torch.index_select(self.targets, 0, sample[window], out=targets)
             if self.augmentation:
@@ -204,26 +213,37 @@ class _Group:
         return total / seen
 
     def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every slot."""
+        """The loss of every slot (float64), from its logits and targets (slots × outputs)."""
         if self.objective.multi_class:
             return -(functional.log_softmax(logits, 1) * targets).sum(1).double()
         return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").double().mean(1)
 
     def _augment(self, steps: list[Step], inputs: Tensor) -> None:
-        """Augment batch by batch, each client with its own generator, as if it trained alone."""
+        """Augment the inputs of some steps (slots × width) in place.
+
+        Batch by batch, each client with its own generator, as if it trained alone.
+        """
         assert self.objective.augment is not None
         origin = steps[0].first
         for step in steps:
             for client in range(step.clients):
                 first = step.first - origin + client * step.width
-                size = int(self.schedule.batch_sizes[step.batch + client])
+                size = int(self.plan.batch_sizes[step.batch + client])
                 batch = self.samples.as_input(inputs[first : first + size])
                 changed = self.objective.augment(batch, self.augmentation[client])
                 self.samples.put(changed, inputs[first : first + size])
 
     def _step(self, step: Step, inputs: Tensor, targets: Tensor, scale: Tensor, logits: Tensor) -> None:
-        """Forward, backward and one step of the optimiser for the first clients of the group."""
-        views = self.work.views(step.clients, step.width)
+        """Forward, backward and one step of the optimiser for the clients of a step.
+
+        Args:
+            step: Which clients, and how many samples each: clients · width slots in all.
+            inputs: slots × (features + 1).
+            targets: slots × outputs.
+            scale: slots × 1: what the derivative of each slot's loss is multiplied by; 0 for a spare slot.
+            logits: slots × outputs: filled.
+        """
+        views = self.buffers.views(step.clients, step.width)
         if self.masks:
             self._draw_masks(step, views, inputs)
         shape = (step.clients, step.width, -1)
@@ -236,11 +256,14 @@ class _Group:
         views.gradients(views.optimizer.gradients)
         if self.prox_mu:
             views.pull_to_start(self.prox_mu)
-        self.work.optimizer.step(views.optimizer)
+        self.buffers.optimizer.step(views.optimizer)
 
     def _draw_masks(self, step: Step, views: StepViews, inputs: Tensor) -> None:
-        """Every client's masks from its own generator, layer after layer, as `nn.Dropout` would draw them."""
-        sizes = self.schedule.batch_sizes[step.batch : step.batch + step.clients].tolist()
+        """Draw every client's masks from its own generator, layer after layer, as `nn.Dropout` would.
+
+        Masks of the layers are written into `views.masks`; dropout of the input is applied to `inputs` at once.
+        """
+        sizes = self.plan.batch_sizes[step.batch : step.batch + step.clients].tolist()
         generators = self.masks
 
         def draw(into: Tensor, drop: float) -> Tensor:

@@ -31,7 +31,7 @@ class TrustWeighted(Aggregator):
 
     params: DetectorParams
 
-    def __init__(self, params: Params | None = None) -> None:
+    def __init__(self, params: DetectorParams | None = None) -> None:
         super().__init__(params)
         self.detector = Detector(self.params, self.uses_attention)
 

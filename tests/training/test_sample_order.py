@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from wardround.training import order
-from wardround.training.order import shuffled, shuffled_all
+from wardround.training import sample_order as order
+from wardround.training.sample_order import shuffled, shuffled_all
 
 seeds = st.integers(0, 2**63 - 1)
 

@@ -1,8 +1,8 @@
 """In which order a client sees its samples: decided by its seed and the epoch alone.
 
 Every sample gets a key, a hash of (seed, epoch, sample), and samples are taken in the order of their keys.
-Keys of all clients of a round are computed and sorted in a few array operations, where a generator a
-client would cost more than training on a few samples does.
+Keys of all clients of a round are computed and sorted in a few array operations; a generator for each client would
+cost more than training on a few samples does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ def shuffled(seed: int, epoch: int, n: int) -> np.ndarray:
 
 
 def shuffled_all(seeds: Sequence[int], sizes: np.ndarray, epoch: int) -> np.ndarray:
-    """The permutations of many clients, end to end: each as `shuffled` gives it, plus where the client starts.
+    """The permutations of many clients, end to end.
+
+    Args:
+        seeds: One per client.
+        sizes: Samples of each client.
+        epoch: From 0.
+
+    Returns:
+        sum(sizes) positions: for each client `shuffled(seed, epoch, size)`, plus the sizes of the clients before it.
 
     >>> orders = shuffled_all([7, 9], np.array([5, 3]), epoch=0)
     >>> orders[:5].tolist() == shuffled(7, 0, 5).tolist()
@@ -53,10 +61,12 @@ def shuffled_all(seeds: Sequence[int], sizes: np.ndarray, epoch: int) -> np.ndar
 
 
 def _streams(seeds: np.ndarray, epoch: int) -> np.ndarray:
+    """One 64-bit number for each seed, another in every epoch."""
     return _mix(seeds + np.uint64(GOLDEN * (epoch + 1) % 2**64))
 
 
 def _keys(streams: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """The key of each (stream, number of the sample): `KEY_BITS` bits."""
     hashed = _mix(streams + np.uint64(GOLDEN) * (samples.astype(np.uint64) + np.uint64(1)))
     return hashed >> np.uint64(64 - KEY_BITS)
 

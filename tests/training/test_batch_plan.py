@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardround.training import schedule as schedule_module
-from wardround.training.schedule import KeptSchedules, Schedule
+from wardround.training import batch_plan
+from wardround.training.batch_plan import BatchPlan, KeptBatchPlans
 
 cases = (
     st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda s: sorted(s, reverse=True)),
@@ -14,18 +14,18 @@ cases = (
 
 @given(*cases)
 def test_every_client_meets_its_batches_in_its_own_order(sizes, batch_size, epochs):
-    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
+    plan = BatchPlan.of(np.array(sizes), batch_size, epochs)
     met = [[] for _ in sizes]
-    for number, step in enumerate(schedule.steps):
+    for number, step in enumerate(plan.steps):
         for client in range(step.clients):
             slots = slice(step.first + client * step.width, step.first + (client + 1) * step.width)
-            real = schedule.weight[slots] > 0
-            batch = schedule.position[slots][real].tolist()
-            assert (schedule.client[slots] == client).all()
-            assert np.allclose(schedule.weight[slots][real], 1 / len(batch))
-            assert schedule.batch_sizes[step.batch + client] == len(batch)
+            real = plan.weight[slots] > 0
+            batch = plan.position[slots][real].tolist()
+            assert (plan.client[slots] == client).all()
+            assert np.allclose(plan.weight[slots][real], 1 / len(batch))
+            assert plan.batch_sizes[step.batch + client] == len(batch)
             # spare slots repeat a sample of the same batch, so they cannot bring in anything new
-            assert set(schedule.position[slots].tolist()) == set(batch), number
+            assert set(plan.position[slots].tolist()) == set(batch), number
             met[client].append(batch)
     starts = np.cumsum(sizes) - sizes
     for client, (size, start) in enumerate(zip(sizes, starts, strict=True)):
@@ -38,25 +38,23 @@ def test_every_client_meets_its_batches_in_its_own_order(sizes, batch_size, epoc
 
 @given(*cases)
 def test_nothing_is_computed_for_clients_that_are_done(sizes, batch_size, epochs):
-    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
+    plan = BatchPlan.of(np.array(sizes), batch_size, epochs)
     batches = [-(-size // batch_size) * epochs for size in sizes]
-    assert [step.clients for step in schedule.steps] == [
-        sum(b > s for b in batches) for s in range(max(batches))
-    ]
-    assert schedule.steps[-1].last == len(schedule.position)
+    assert [step.clients for step in plan.steps] == [sum(b > s for b in batches) for s in range(max(batches))]
+    assert plan.steps[-1].last == len(plan.position)
 
 
 @given(*cases, st.integers(1, 100))
 def test_windows_are_all_steps_in_order(sizes, batch_size, epochs, slots):
-    schedule = Schedule.of(np.array(sizes), batch_size, epochs)
-    windows = list(schedule.windows(slots))
-    assert [step for window in windows for step in window] == schedule.steps
+    plan = BatchPlan.of(np.array(sizes), batch_size, epochs)
+    windows = list(plan.windows(slots))
+    assert [step for window in windows for step in window] == plan.steps
     assert all(len(w) == 1 or w[-1].last - w[0].first <= slots for w in windows)
 
 
 def test_schedules_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(schedule_module, "KEPT_SLOTS", 20)
-    kept = KeptSchedules(batch_size=4, epochs=1)
+    monkeypatch.setattr(batch_plan, "KEPT_SLOTS", 20)
+    kept = KeptBatchPlans(batch_size=4, epochs=1)
     first = kept.of(np.array([8]))
     assert kept.of(np.array([8])) is first
     kept.of(np.array([7]))

@@ -1,4 +1,4 @@
-"""Which samples meet in which step, when clients of unequal sizes train side by side."""
+"""Which samples are in which step, when clients of unequal sizes train side by side."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["KeptSchedules", "Schedule", "Step"]
+__all__ = ["BatchPlan", "KeptBatchPlans", "Step"]
 
 KEPT_SLOTS = 2_000_000
+"""Of all plans that are kept."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,25 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class BatchPlan:
     """All steps of a group of clients. A slot is a place for a sample in a step: client by client, row by row.
 
     Clients stand in the order of falling size, so those that still have a batch are the first ones: nobody
     waits, and nothing is computed for a client that is done. Only within a step are batches brought to the
     length of the longest: a spare slot repeats the first sample of its own batch, with no weight.
 
-    >>> schedule = Schedule.of(np.array([5, 3]), batch_size=2, epochs=1)
-    >>> [(step.clients, step.width) for step in schedule.steps]
+    >>> plan = BatchPlan.of(np.array([5, 3]), batch_size=2, epochs=1)
+    >>> [(step.clients, step.width) for step in plan.steps]
     [(2, 2), (2, 2), (1, 1)]
-    >>> schedule.position.tolist()  # 0–4 the first client's samples in its order, 5–7 the second's
+    >>> plan.position.tolist()  # 0–4 the first client's samples in its order, 5–7 the second's
     [0, 1, 5, 6, 2, 3, 7, 7, 4]
-    >>> schedule.weight.tolist()
+    >>> plan.weight.tolist()
     [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 0.0, 1.0]
     """
 
     steps: list[Step]
     position: np.ndarray
-    """Slot → position in the orders of the clients laid end to end, epoch after epoch."""
+    """Slot → position in the clients' sample orders, which lie end to end, epoch after epoch."""
     weight: np.ndarray
     """Slot → 1 / its batch's size; 0 for a spare slot."""
     client: np.ndarray
@@ -57,8 +58,12 @@ class Schedule:
     """Samples of each (step, client)."""
 
     @classmethod
-    def of(cls, sizes: np.ndarray, batch_size: int, epochs: int) -> Schedule:
-        """The schedule for clients of these sizes, which fall."""
+    def of(cls, sizes: np.ndarray, batch_size: int, epochs: int) -> BatchPlan:
+        """The plan for clients of these sizes, in falling order.
+
+        Below, a pair is a step and a client that takes part in it, step by step. The arrays named `…_of` and `taken`
+        have one entry per pair; `active`, `width` and `first` have one per step.
+        """
         batches = -(-sizes // batch_size)
         totals = batches * epochs
         # How many clients take part in step s: those whose total is above s. Totals fall, so this is a prefix.
@@ -89,39 +94,39 @@ class Schedule:
         )
 
     def windows(self, slots: int) -> Iterator[list[Step]]:
-        """The steps in runs of about `slots` slots, so that a run's samples fit into the cache."""
-        run: list[Step] = []
+        """The steps in pieces of about `slots` slots, so that the samples of a piece fit into the cache."""
+        piece: list[Step] = []
         for step in self.steps:
-            if run and step.last - run[0].first > slots:
-                yield run
-                run = []
-            run.append(step)
-        if run:
-            yield run
+            if piece and step.last - piece[0].first > slots:
+                yield piece
+                piece = []
+            piece.append(step)
+        if piece:
+            yield piece
 
 
-class KeptSchedules:
-    """Schedules by the sizes they are for: most rounds have the same clients as the one before.
+class KeptBatchPlans:
+    """Plans by the sizes they are for: most rounds have the same clients as the one before.
 
-    >>> kept = KeptSchedules(batch_size=2, epochs=1)
+    >>> kept = KeptBatchPlans(batch_size=2, epochs=1)
     >>> kept.of(np.array([5, 3])) is kept.of(np.array([5, 3]))
     True
     """
 
     def __init__(self, batch_size: int, epochs: int) -> None:
         self.batch_size, self.epochs = batch_size, epochs
-        self._kept: dict[bytes, Schedule] = {}
+        self._kept: dict[bytes, BatchPlan] = {}
         self._slots = 0
 
-    def of(self, sizes: np.ndarray) -> Schedule:
-        """The schedule for clients of these sizes, which fall."""
+    def of(self, sizes: np.ndarray) -> BatchPlan:
+        """The plan for clients of these sizes, in falling order."""
         key = sizes.tobytes()
-        found = self._kept.get(key)
-        if found is None:
-            found = Schedule.of(sizes, self.batch_size, self.epochs)
-            if self._slots + len(found.position) > KEPT_SLOTS:
+        plan = self._kept.get(key)
+        if plan is None:
+            plan = BatchPlan.of(sizes, self.batch_size, self.epochs)
+            if self._slots + len(plan.position) > KEPT_SLOTS:
                 self._kept.clear()
                 self._slots = 0
-            self._kept[key] = found
-            self._slots += len(found.position)
-        return found
+            self._kept[key] = plan
+            self._slots += len(plan.position)
+        return plan

@@ -11,19 +11,29 @@ from wardround.training.base import TrainingParams
 from wardround.training.dense import DenseStack, Stage
 from wardround.training.optimizers import BufferOptimizer, OptimizerView
 
-__all__ = ["StepViews", "Workspace"]
+__all__ = ["ClientBuffers", "StepViews"]
 
 KEPT_VIEWS = 1024
+"""Pairs of numbers (clients, samples) whose views are kept."""
 BLOCK_WEIGHTS = 150_000
 """Weights whose gradients and steps fit into a core's own cache."""
 
 
-class Workspace:
-    """Weights and optimiser state of a group of clients, activations of the samples of one step.
+class ClientBuffers:
+    """Weights and optimiser state of a group of clients, and activations of the samples of one step.
 
-    A layer's weights are (client, output, input + 1): the last column is the bias, so that one matrix product
-    does both. Activations are (client, sample, width + 1) with a last column of ones, laid end to end, so
-    that any number of clients and samples is a prefix of the same buffer.
+    The last column of a layer's weights is the bias, and the last column of its input is ones, so that one matrix
+    product does both. Activations of clients × samples lie end to end, so that any number of clients and samples is a
+    prefix of the same buffer.
+
+    Attributes:
+        weights: clients × outputs × (inputs + 1) per layer: where each client has come to.
+        start: The same shape: where each client began, kept for the proximal term.
+        shared: 1 × outputs × (inputs + 1) per layer: weights that all clients read and none changes.
+        pre: samples · outputs values per hidden layer: pre-activations z.
+        delta: The same: ∂L/∂z.
+        mask: The same, for each layer with dropout: zeros and 1 / (1 − p).
+        active: samples × (outputs + 1) per hidden layer: activations and a column of ones.
     """
 
     def __init__(
@@ -49,19 +59,20 @@ class Workspace:
         return torch.zeros(shape, dtype=self.stack.dtype, device=self.device)
 
     def load(self, starts: Tensor, lr: float, keep_start: bool) -> None:
-        """Lay in where each client begins (clients × D)."""
+        """Set where each client begins (clients × D), and forget what the optimiser remembers."""
         count = len(starts)
-        self._lay_in(starts, self.weights)
+        self._copy_in(starts, self.weights)
         if keep_start:
             for buffer, kept in zip(self.weights, self.start, strict=True):
                 kept[:count] = buffer[:count]
         self.optimizer.begin(lr, count)
 
     def share(self, start: Tensor) -> None:
-        """Lay in weights that all clients read and none changes."""
-        self._lay_in(start[None], self.shared)
+        """Set the weights (D) that all clients read and none changes."""
+        self._copy_in(start[None], self.shared)
 
-    def _lay_in(self, starts: Tensor, buffers: list[Tensor]) -> None:
+    def _copy_in(self, starts: Tensor, buffers: list[Tensor]) -> None:
+        """Flat vectors (n × D) into the first n rows of each layer's buffer."""
         for stage, buffer in zip(self.stack.stages, buffers, strict=True):
             rows = buffer[: len(starts)]
             rows[:, :, : stage.inputs] = starts[:, stage.weight].unflatten(1, (stage.outputs, -1))
@@ -69,15 +80,15 @@ class Workspace:
                 rows[:, :, -1] = starts[:, stage.bias]
 
     def updates(self, starts: Tensor, out: Tensor) -> None:
-        """Write where each client came to, minus where it began (clients × D)."""
+        """Write into `out` (clients × D) where each client has come to, minus where it began."""
         for part, value in self._parts(self.weights, len(starts)):
             shape = value.shape[1:]
             torch.sub(value, starts[:, part].unflatten(1, shape), out=out[:, part].unflatten(1, shape))
 
-    def only_updates(self, step: StepViews, lr: float, out: Tensor) -> None:
-        """Write what a single step from the shared weights adds (clients × D), after its backward pass.
+    def single_step_updates(self, step: StepViews, lr: float, out: Tensor) -> None:
+        """Write into `out` (clients × D) what one step from the shared weights adds, after its backward pass.
 
-        A few clients at a time: their gradients are made, turned into a step and written out while they are
+        A few clients at a time: their gradients are computed, turned into a step and written out while they are
         in the cache.
         """
         block = max(1, BLOCK_WEIGHTS // self.stack.size)
@@ -85,7 +96,7 @@ class Workspace:
             rows = out[first : first + block]
             view = self.optimizer.view(len(rows))
             step.gradients(view.gradients, slice(first, first + block))
-            divisors = self.optimizer.only_step(view, self.shared, lr)
+            divisors = self.optimizer.single_step_divisors(view, self.shared, lr)
             steps = self._parts(view.gradients, len(rows))
             if divisors is None:
                 for part, value in steps:
@@ -95,14 +106,14 @@ class Workspace:
                 torch.div(value, divisor, out=rows[:, part].unflatten(1, value.shape[1:]))
 
     def _parts(self, buffers: list[Tensor], clients: int) -> Iterator[tuple[slice, Tensor]]:
-        """Where each weight and bias lies in a flat vector, and its values for all clients."""
+        """For each weight and bias its place in a flat vector, and its values (clients × …) in these buffers."""
         for stage, buffer in zip(self.stack.stages, buffers, strict=True):
             yield stage.weight, buffer[:clients, :, : stage.inputs]
             if stage.bias is not None:
                 yield stage.bias, buffer[:clients, :, -1]
 
     def table(self, name: str, rows: int, width: int) -> Tensor:
-        """Room for a table, the same memory each time: fresh memory costs more than filling it."""
+        """A table (rows × width) in the same memory each time: fresh memory costs more than filling it."""
         kept = self._tables.get(name)
         if kept is None or kept.numel() < rows * width:
             kept = self._tables[name] = self._new(rows * width)
@@ -110,29 +121,30 @@ class Workspace:
 
     def views(self, clients: int, samples: int) -> StepViews:
         """What a step of so many clients and samples works on."""
-        found = self._views.get((clients, samples))
-        if found is None:
+        views = self._views.get((clients, samples))
+        if views is None:
             if len(self._views) >= KEPT_VIEWS:
                 self._views.clear()
-            found = self._views[clients, samples] = StepViews(self, clients, samples)
-        return found
+            views = self._views[clients, samples] = StepViews(self, clients, samples)
+        return views
 
 
 class StepViews:
     """The parts of the buffers for one number of clients and samples: making them costs as much as a step."""
 
-    def __init__(self, work: Workspace, clients: int, samples: int) -> None:
+    def __init__(self, buffers: ClientBuffers, clients: int, samples: int) -> None:
         rows = clients * samples
 
         def prefix(buffer: Tensor, width: int) -> Tensor:
+            """clients × samples × width: the beginning of a buffer."""
             return buffer.view(-1)[: rows * width].view(clients, samples, width)
 
-        self.stages: tuple[Stage, ...] = work.stack.stages
+        self.stages: tuple[Stage, ...] = buffers.stack.stages
         hidden = self.stages[:-1]
-        self.pre = [prefix(b, stage.outputs) for b, stage in zip(work.pre, hidden, strict=True)]
-        self.delta = [prefix(b, stage.outputs) for b, stage in zip(work.delta, hidden, strict=True)]
+        self.pre = [prefix(b, stage.outputs) for b, stage in zip(buffers.pre, hidden, strict=True)]
+        self.delta = [prefix(b, stage.outputs) for b, stage in zip(buffers.delta, hidden, strict=True)]
         self.delta_transposed = [delta.transpose(1, 2) for delta in self.delta]
-        with_ones = [prefix(b, stage.outputs + 1) for b, stage in zip(work.active, hidden, strict=True)]
+        with_ones = [prefix(b, stage.outputs + 1) for b, stage in zip(buffers.active, hidden, strict=True)]
         self.active = [h[:, :, :-1] for h in with_ones]
         self.layer_input = [
             h if stage.bias is not None else h[:, :, :-1]
@@ -140,11 +152,11 @@ class StepViews:
         ]
         self.masks = [
             prefix(b, stage.outputs) if b is not None else torch.empty(0)
-            for b, stage in zip(work.mask, self.stages, strict=True)
+            for b, stage in zip(buffers.mask, self.stages, strict=True)
         ]
-        self.optimizer: OptimizerView = work.optimizer.view(clients)
-        self.start = [buffer[:clients] for buffer in work.start]
-        self.shared = [w[0] for w in work.shared]
+        self.optimizer: OptimizerView = buffers.optimizer.view(clients)
+        self.start = [buffer[:clients] for buffer in buffers.start]
+        self.shared = [w[0] for w in buffers.shared]
         self.weight_transposed = [w.transpose(1, 2) for w in self.optimizer.weights]
         self.weight_only = [
             w[:, :, : stage.inputs] for w, stage in zip(self.optimizer.weights, self.stages, strict=True)
@@ -153,7 +165,13 @@ class StepViews:
         self._deltas: list[Tensor] = []
 
     def forward(self, inputs: Tensor, logits: Tensor, shared: bool) -> None:
-        """Inputs (with a column of ones) to logits, with every client's own weights or with the shared ones."""
+        """From inputs to logits.
+
+        Args:
+            inputs: clients × samples × (features + 1), with a last column of ones.
+            logits: clients × samples × outputs: filled.
+            shared: With the shared weights, not every client's own.
+        """
         h = inputs if self.stages[0].bias is not None else inputs[:, :, :-1]
         self._first_input = h
         for i, stage in enumerate(self.stages[:-1]):
@@ -168,14 +186,14 @@ class StepViews:
         self._multiply(h, len(self.stages) - 1, logits, shared)
 
     def _multiply(self, h: Tensor, layer: int, out: Tensor, shared: bool) -> None:
-        """h Wᵀ: for shared weights one product over the samples of all clients."""
+        """h Wᵀ of one layer into `out`; with shared weights one product over the samples of all clients."""
         if shared:
             torch.mm(h.flatten(0, 1), self.shared[layer].T, out=out.flatten(0, 1))
         else:
             torch.bmm(h, self.weight_transposed[layer], out=out)
 
     def backward(self, delta: Tensor, shared: bool) -> None:
-        """The loss's derivative by the logits to its derivatives by all pre-activations."""
+        """From ∂L/∂z of the logits (clients × samples × outputs) to ∂L/∂z of every hidden layer, in `delta`."""
         self._deltas = [*self.delta, delta]
         for i in range(len(self.stages) - 1, 0, -1):
             if shared:
@@ -191,7 +209,7 @@ class StepViews:
                 )
 
     def gradients(self, into: list[Tensor], clients: slice | None = None) -> None:
-        """The gradients of the weights of all or of some clients, after the backward pass."""
+        """Write ∂L/∂W into `into` (n × outputs × (inputs + 1) per layer), for all clients or some, after `backward`."""
         assert self._first_input is not None
         transposed = [*self.delta_transposed, self._deltas[-1].transpose(1, 2)]
         inputs = [self._first_input, *self.layer_input]
@@ -201,7 +219,7 @@ class StepViews:
             torch.bmm(delta, h, out=gradient)
 
     def pull_to_start(self, mu: float) -> None:
-        """Add the gradient μ (w − w_start) of FedProx's term."""
+        """Add μ (w − w_start), the gradient of FedProx's term, to the gradients of the weights."""
         for gradient, weight, start in zip(
             self.optimizer.gradients, self.optimizer.weights, self.start, strict=True
         ):
