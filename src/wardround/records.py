@@ -130,7 +130,7 @@ class RoundRecord:
     privacy: Mapping[str, float] | None = None
     """What the run has spent so far, where it has differential privacy."""
     memory_mb: float | None = None
-    """Peak resident memory of the process so far; None where the platform does not tell."""
+    """Peak resident memory of the process so far; None where the platform does not say."""
     clients: Sequence[ClientRecord] = ()
     """One record per client; they are written to clients.jsonl."""
 

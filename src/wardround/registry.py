@@ -60,7 +60,7 @@ class Parameters(BaseModel):
         values: dict[str, Any] = json.loads(self.model_dump_json())
         return values
 
-    def said(self) -> dict[str, Any]:
+    def non_default(self) -> dict[str, Any]:
         """What differs from the defaults, as plain values: the share of these parameters in a run's identity.
 
         A default that is written out says nothing. So a parameter that is added later, with a default, leaves the
@@ -69,12 +69,12 @@ class Parameters(BaseModel):
         >>> class Params(Parameters):
         ...     width: int = 64
         ...     depth: int = 2
-        >>> Params(width=64, depth=3).said()
+        >>> Params(width=64, depth=3).non_default()
         {'depth': 3}
         """
         defaults = self._defaults()
         return {
-            name: _said(getattr(self, name, None), value)
+            name: _non_default(getattr(self, name, None), value)
             for name, value in self.plain().items()
             if name not in defaults or not _is_equal(value, defaults[name])
         }
@@ -224,12 +224,12 @@ class Registry(Generic[Member]):
         }
 
 
-def _said(value: Any, plain: Any) -> Any:
+def _non_default(value: Any, plain: Any) -> Any:
     """The plain form of a value, where parameters inside it say only what differs from their defaults."""
     if isinstance(value, Parameters):
-        return value.said()
+        return value.non_default()
     if isinstance(value, list | tuple) and isinstance(plain, list):
-        return [_said(inner, shown) for inner, shown in zip(value, plain, strict=True)]
+        return [_non_default(inner, shown) for inner, shown in zip(value, plain, strict=True)]
     return plain
 
 

@@ -11,10 +11,10 @@ from wardround.experiments.estimate import Estimate, estimate
 def test_what_is_finished_costs_nothing_and_the_rest_scales_with_rounds(tiny, tmp_path):
     short, long = expand({"base": tiny, "axes": {"rounds": [4, 4000]}})
     run(short, tmp_path)
-    told = estimate([short, long], tmp_path, jobs=1)
-    assert told.left == 1
-    assert told.seconds > 0
-    assert not told.at_least
+    estimated = estimate([short, long], tmp_path, jobs=1)
+    assert estimated.left == 1
+    assert estimated.seconds > 0
+    assert not estimated.at_least
     assert estimate([short], tmp_path, jobs=1).words == "all of them finished"
 
 
@@ -32,9 +32,9 @@ def test_scaling(tiny, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_data_that_is_not_there_is_a_reason_not_an_error(tiny, tmp_path):
     (config,) = expand({"base": {**tiny, "dataset": {"name": "csv", "file": "nowhere.csv", "label": "x"}}})
-    told = estimate([config], tmp_path, jobs=1)
-    assert told.seconds is None
-    assert "nowhere.csv" in told.words
+    estimated = estimate([config], tmp_path, jobs=1)
+    assert estimated.seconds is None
+    assert "nowhere.csv" in estimated.words
 
 
 def test_words():

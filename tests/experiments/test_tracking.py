@@ -39,7 +39,7 @@ def track(configs, out, backend="mlflow", uri=None, name="pair"):
     """Run them in this process, as a worker would, and report every round."""
     with tracked(backend, uri, name, out, lambda event: None) as note:
         for config in configs:
-            folder = run(config, out, lambda told, c=config: note(Event("round", c.run_name, told.round)))
+            folder = run(config, out, lambda record, c=config: note(Event("round", c.run_name, record.round)))
             note(Event("finished", config.run_name, config.rounds))
             assert folder.summary().status == "finished"
 
@@ -116,7 +116,7 @@ def test_a_sqlite_file_by_default_and_nothing_twice(matrix, tmp_path):
     uri = f"sqlite:///{out / 'mlflow.db'}"
     check(uri, matrix, out)
     with tracked("mlflow", None, "pair", out, lambda event: None) as note:
-        run_many(matrix, out, 1, note)  # all finished: told as skipped
+        run_many(matrix, out, 1, note)  # all finished: reported as skipped
     check(uri, matrix, out)
 
 
@@ -126,9 +126,9 @@ def test_a_run_that_goes_on_is_the_same_run_there_with_no_round_twice(tiny, tmp_
     (config,) = expand({"base": tiny})
     out = tmp_path / "runs"
 
-    def stop_after_three(told):
-        note(Event("round", config.run_name, told.round))
-        if told.round == 3:
+    def stop_after_three(record):
+        note(Event("round", config.run_name, record.round))
+        if record.round == 3:
             raise KeyboardInterrupt
 
     with tracked("mlflow", None, "pair", out, lambda event: None) as note:
@@ -147,9 +147,9 @@ def test_a_dead_server_costs_a_line_and_no_run(tiny, tmp_path, capsys, monkeypat
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     (config,) = expand({"base": tiny})
     track([config], tmp_path, uri="http://127.0.0.1:9")
-    told = capsys.readouterr().err
-    assert told.startswith("wardround: tracking stopped, the runs go on (")
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("wardround: tracking stopped, the runs continue (")
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -80,17 +80,17 @@ def test_the_same_said_values_are_the_same_run_and_others_are_not(one, other, da
     assert (config.plain() == another.plain()) == (one == other)
 
 
-def test_only_what_is_not_a_default_is_said():
-    assert load_config({}).said() == {}
-    assert load_config({"name": "other", "aggregator": {"name": "fedavg"}, "training": {}}).said() == {}
-    said = load_config(SAID).said()
+def test_only_what_is_not_a_default_is_non_default():
+    assert load_config({}).identity() == {}
+    assert load_config({"name": "other", "aggregator": {"name": "fedavg"}, "training": {}}).identity() == {}
+    said = load_config(SAID).identity()
     assert said == {**SAID, "partition": {"name": "dirichlet", "clients": 6}}
 
 
-def test_turning_a_part_on_with_all_its_defaults_is_said():
-    assert load_config({"privacy": {"dp": {}}}).said() == {"privacy": {"dp": {}}}
-    assert load_config({"aggregator": {"name": "median"}}).said() == {"aggregator": {"name": "median"}}
-    assert load_config({"attack": {"name": "mix"}}).said() == {"attack": {"name": "mix"}}
+def test_turning_a_part_on_with_all_its_defaults_is_non_default():
+    assert load_config({"privacy": {"dp": {}}}).identity() == {"privacy": {"dp": {}}}
+    assert load_config({"aggregator": {"name": "median"}}).identity() == {"aggregator": {"name": "median"}}
+    assert load_config({"attack": {"name": "mix"}}).identity() == {"attack": {"name": "mix"}}
 
 
 @pytest.fixture

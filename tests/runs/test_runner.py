@@ -255,7 +255,7 @@ def test_a_round_in_which_everyone_sends_nan_is_skipped(tiny, tmp_path, monkeypa
     rounds = folder.rounds()
     assert "0 of 6 updates are well-formed" in rounds[2].skipped
     assert rounds[2].metrics == rounds[1].metrics, "the model stays"
-    assert rounds[3].metrics != rounds[2].metrics, "training goes on"
+    assert rounds[3].metrics != rounds[2].metrics, "training continues"
     assert folder.summary().skipped_rounds == 1
 
 

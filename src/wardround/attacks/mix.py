@@ -52,12 +52,12 @@ class Mix(Attack):
                 raise ValueError(f"the shares must sum to 1, got {total:g}")
             return complete
 
-        def said(self) -> dict[str, Any]:
+        def non_default(self) -> dict[str, Any]:
             """Of each part, too, only what differs from its attack's defaults."""
-            values = super().said()
+            values = super().non_default()
             if "parts" in values:
                 values["parts"] = [
-                    {"name": part["name"], "share": part["share"], **_own_parameters(part).said()}
+                    {"name": part["name"], "share": part["share"], **_own_parameters(part).non_default()}
                     for part in self.parts
                 ]
             return values

@@ -14,14 +14,14 @@ from typing import Any
 from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_report
 from wardround.runs.config import RunConfig
 
-__all__ = ["work_off"]
+__all__ = ["run_in_processes"]
 
 
 Follow = Callable[[Event], Sequence[RunConfig]]
 """The end of a run → what is to be run because of it."""
 
 
-def work_off(
+def run_in_processes(
     configs: Sequence[RunConfig],
     out: Path,
     jobs: int,

@@ -91,9 +91,9 @@ def _executor(
     if name == "local":
         if ray_address is not None:
             raise ConfigError("--ray-address goes with --executor ray")
-        from wardround.experiments.local_executor import work_off
+        from wardround.experiments.local_executor import run_in_processes
 
-        return work_off
-    from wardround.experiments.ray_executor import work_off_on_ray
+        return run_in_processes
+    from wardround.experiments.ray_executor import run_on_ray
 
-    return lambda configs, out, jobs, listen: work_off_on_ray(configs, out, jobs, listen, ray_address)
+    return lambda configs, out, jobs, listen: run_on_ray(configs, out, jobs, listen, ray_address)

@@ -25,7 +25,7 @@ def _files() -> dict[str, dict[str, Any]]:
     """Preset files and scenario files by name: `protocols/<paper>/presets/*.yaml` and `protocols/scenarios/*.yaml`."""
     protocols = resources.files("wardround").joinpath("protocols")
     papers = [entry for entry in protocols.iterdir() if entry.joinpath("presets").is_dir()]
-    found = {
+    files_by_kind = {
         "presets": [file for paper in papers for file in paper.joinpath("presets").iterdir()],
         "scenarios": list(protocols.joinpath("scenarios").iterdir()),
     }
@@ -35,18 +35,18 @@ def _files() -> dict[str, dict[str, Any]]:
             for file in sorted(files, key=lambda file: file.name)
             if file.name.endswith(".yaml")
         }
-        for kind, files in found.items()
+        for kind, files in files_by_kind.items()
     }
 
 
 def available() -> dict[str, str]:
     """Preset name → what it is (the comment that opens its file)."""
-    found = {}
+    descriptions = {}
     for name, file in _files()["presets"].items():
         lines = file.read_text(encoding="utf-8").splitlines()
         opening = [line.lstrip("# ") for line in lines[: _first_code_line(lines)]]
-        found[name] = " ".join(opening)
-    return found
+        descriptions[name] = " ".join(opening)
+    return descriptions
 
 
 def load_matrix(name_or_file: str) -> tuple[dict[str, Any], str]:

@@ -18,12 +18,12 @@ from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_repo
 from wardround.runs.config import RunConfig
 from wardround.runs.folder import RunFolder
 
-__all__ = ["work_off_on_ray"]
+__all__ = ["run_on_ray"]
 
 POLL_SECONDS = 1.0
 
 
-def work_off_on_ray(
+def run_on_ray(
     configs: Sequence[RunConfig], out: Path, jobs: int, listen: Listener, address: str | None
 ) -> None:
     """Run all configurations as Ray tasks. Without an address, a Ray of `jobs` workers is started here."""

@@ -5,14 +5,16 @@ h(n) = SHA-256 of the line's bytes before `, "hash"`. These hold h(n−1), so an
 moved line breaks the chain at that place, and `verify` names it.
 
 There is no key in this. Whoever can write the file can edit a line and compute the hashes of that line and all
-later ones anew, or cut lines off the end: the chain is whole again, and `verify` alone finds nothing. Two things
-show it:
+later ones anew, or cut lines off the end: the chain is whole again, and `verify` alone finds nothing. Three
+things show it:
 
 * A head noted elsewhere (`wardround audit verify` prints it) and given to `verify` (`--head`) later. Lines up to the
   noted one cannot have changed; of later lines it says nothing.
 * A running writer. An `AuditLog` remembers the last line it wrote and looks for it before it writes the next one.
   Where it is gone or another one stands in its place, the log gets a line `log-rewritten` with the number and hash
   that should be there. What happens to the log after the last line of the last writer, only a noted head shows.
+* The hospitals of a federation. Every order brings the head of the log; a hospital keeps it, and refuses an order
+  that comes with a shorter log.
 """
 
 from __future__ import annotations

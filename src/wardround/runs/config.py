@@ -148,33 +148,33 @@ class RunConfig(Parameters):
         name, values = self.section("attack")
         return name, {key: value for key, value in values.items() if key not in AttackWindow.model_fields}
 
-    def said(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The identity of the run: what was said and is not a default, and the code of its plug-ins.
 
         The run's name is no part of it. A member's name always stands beside the parameters that it has.
         """
-        values = super().said()
+        values = self.non_default()
         values.pop("name", None)
         for section in SECTIONS:
             values.pop(section, None)
-            member = self._said_of(section)
+            member = self._member_identity(section)
             if member != {"name": type(self).model_fields[section].default["name"]}:
                 values[section] = member
         if self.plugins:  # what their code is, not where it lies
             values[plugins.KEY] = sorted(plugin.sha256 for plugin in self.plugins)
         return values
 
-    def _said_of(self, section: str) -> dict[str, Any]:
+    def _member_identity(self, section: str) -> dict[str, Any]:
         registry, beside = SECTIONS[section]
         name, own = self.section(section)
         common = {} if beside is None else {key: own.pop(key) for key in beside.model_fields}
-        window = {} if beside is None else beside(**common).said()
-        return {"name": name, **window, **registry.validate(name, own).said()}
+        window = {} if beside is None else beside(**common).non_default()
+        return {"name": name, **window, **registry.validate(name, own).non_default()}
 
     @property
     def hash(self) -> str:
         """The same for the same experiment, whatever it is called and however many defaults are written out."""
-        return _digest(self.said())
+        return _digest(self.identity())
 
     @property
     def legacy_hash(self) -> str:

@@ -125,14 +125,14 @@ def find_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such folder")
-        found = sorted(
+        folders = sorted(
             config.parent
             for config in path.rglob("config.yaml")
             if not TRACKERS & set(config.relative_to(path).parts)
         )
-        if not found:
+        if not folders:
             raise ConfigError(f"{path}: no run in it (a run folder has a config.yaml)")
-        yield from map(RunFolder, found)
+        yield from map(RunFolder, folders)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

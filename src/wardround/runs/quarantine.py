@@ -1,4 +1,4 @@
-"""Clients an operator has set aside in a running federation: their weight is 0 until they are released."""
+"""Clients that an operator excludes from a run: they are not asked and have weight 0 until they are released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = "quarantine.json"
 
 
 def quarantined(folder: Path) -> dict[str, str]:
-    """The clients that are set aside now, and why. Cheap: read it anew each round."""
+    """Read which clients are in quarantine now, and why. Cheap enough for every round."""
     path = Path(folder) / STATE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -36,7 +36,7 @@ def quarantined(folder: Path) -> dict[str, str]:
 
 
 def quarantine(folder: Path, client: str, reason: str) -> None:
-    """Set a client aside from the next round on. Safe while the federation runs; goes into the audit log."""
+    """Exclude a client from the next round on. Safe while the run is going; written to the audit log."""
     with _locked(folder, reason) as clients:
         if client in clients:
             raise ConfigError(f"{client} is quarantined already ({clients[client]})")
@@ -46,7 +46,7 @@ def quarantine(folder: Path, client: str, reason: str) -> None:
 
 
 def release(folder: Path, client: str, reason: str) -> None:
-    """Let a quarantined client take part again from the next round on; goes into the audit log."""
+    """Let a quarantined client take part again from the next round on; written to the audit log."""
     with _locked(folder, reason) as clients:
         if client not in clients:
             raise ConfigError(f"{client} is not quarantined; {did_you_mean(client, clients)}")

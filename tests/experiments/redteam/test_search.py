@@ -33,7 +33,7 @@ class Pretence:
 
     def __init__(self, monkeypatch, harm=lambda config: 0.1, dies_after=None):
         self.harm, self.dies_after, self.ran = harm, dies_after, []
-        monkeypatch.setattr(module, "work_off", self.work_off)
+        monkeypatch.setattr(module, "run_in_processes", self.run_in_processes)
         monkeypatch.setattr(module, "run_many", self.run_many)
 
     def finish(self, config, out):
@@ -50,7 +50,7 @@ class Pretence:
     def run_many(self, configs, out, jobs, listen):
         return [self.finish(config, out) for config in configs]
 
-    def work_off(self, configs, out, jobs, listen, follow):
+    def run_in_processes(self, configs, out, jobs, listen, follow):
         waiting = list(configs)
         while waiting:
             assert len(waiting) <= jobs

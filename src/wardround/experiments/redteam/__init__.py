@@ -1,4 +1,4 @@
-"""The red team: a search for the attack that hurts a rule most, and what it found."""
+"""The red team: a search for the attack that hurts a rule most, and its results."""
 
 from wardround.experiments.redteam.plan import Plan
 from wardround.experiments.redteam.results import Findings, Tried, read_findings

@@ -13,7 +13,7 @@ from typing import Any
 from wardround.attacks.search_space import Choice, Space
 from wardround.errors import ConfigError, WardroundError, require
 from wardround.experiments.events import Event
-from wardround.experiments.local_executor import work_off
+from wardround.experiments.local_executor import run_in_processes
 from wardround.experiments.matrix import run_many
 from wardround.experiments.redteam.plan import Plan
 from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
@@ -137,7 +137,7 @@ class _Team:
             self.ready.append(self._attempt(self.optuna.trial.Trial(self.study, cut_short._trial_id)))
         first = self._start()
         if first:
-            work_off(first, self.out / RUNS, self.jobs, lambda event: None, self._after)
+            run_in_processes(first, self.out / RUNS, self.jobs, lambda event: None, self._after)
 
     def findings(self) -> Findings:
         attempts = [tried for trial in self.study.get_trials(deepcopy=False) if (tried := _tried(trial))]
