@@ -178,13 +178,13 @@ def _metrics(record: RoundRecord) -> dict[str, float]:
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Nested numbers with dotted names; what is no number is left out."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= _numbers(value, f"{prefix}{key}.")
+            numbers |= _numbers(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = float(value)
-    return found
+            numbers[f"{prefix}{key}"] = float(value)
+    return numbers
 
 
 def _parameters(folder: RunFolder) -> dict[str, str]:
@@ -192,17 +192,17 @@ def _parameters(folder: RunFolder) -> dict[str, str]:
     config = folder.config()
     record = config.pop(RECORD, {})
     versions = {key: record.get(key) for key in ("wardround", "torch", "python", "engine")}
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
 
     def walk(values: dict[str, Any], prefix: str) -> None:
         for key, value in values.items():
             if isinstance(value, dict):
                 walk(value, f"{prefix}{key}.")
             else:
-                found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
+                flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
 
     walk(config | {"version": {key: value for key, value in versions.items() if value}}, "")
-    return found
+    return flat
 
 
 class _Mlflow:
@@ -219,8 +219,8 @@ class _Mlflow:
                 (out.resolve() / "mlflow-artefacts").as_uri(),
             )
         self.client = MlflowClient(tracking_uri=uri)
-        found = self.client.get_experiment_by_name(PROJECT)
-        self.experiment = found.experiment_id if found else self.client.create_experiment(PROJECT, location)
+        known = self.client.get_experiment_by_name(PROJECT)
+        self.experiment = known.experiment_id if known else self.client.create_experiment(PROJECT, location)
         self.ids: dict[str, str] = {}
         self.parent = self._open(matrix, {"wardround.kind": "matrix"})[0] if matrix else None
 

@@ -182,13 +182,13 @@ def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) ->
 
 def read_findings(paths: Sequence[Path]) -> list[Findings]:
     """What red teams wrote at or below some folders."""
-    found = []
+    findings = []
     for path in paths:
         files = sorted(path.rglob(FILE)) if path.is_dir() else []
         if not files:
             raise ConfigError(f"{path}: no {FILE} in it (wardround redteam --aggregator NAME --out {path})")
-        found += [_read(file) for file in files]
-    return found
+        findings += [_read(file) for file in files]
+    return findings
 
 
 def _read(file: Path) -> Findings:
