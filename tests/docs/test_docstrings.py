@@ -15,6 +15,15 @@ def test_formulas_and_sessions_are_left_alone():
     assert as_rst(text) == [".. math:: |x|*", "    y_*", "", r"after\|", "", ">>> 2 * 3  # |x|", "6"]
 
 
+def test_a_role_over_two_lines_is_left_alone():
+    text = ["and |a| is :math:`\\max(\\|U\\|,", "  0.98\\,B_{t-1})`, the |median|", "after_ it"]
+    assert as_rst(text) == [
+        r"and \|a\| is :math:`\max(\|U\|,",
+        r"  0.98\,B_{t-1})`, the \|median\|",
+        r"after\_ it",
+    ]
+
+
 def test_a_list_right_after_a_line_of_text_is_one():
     assert as_rst(["These:", "- one", "  goes on", "- two"]) == ["These:", "", "- one", "  goes on", "- two"]
 

@@ -14,6 +14,7 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 SECTIONS = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
 LITERAL = re.compile(r"(:\w+:`[^`]*`|``.+?``|`[^`\n]+`)")
+UNCLOSED = re.compile(r":\w+:`[^`]*$")  # a role whose text continues in the next line
 SPECIAL = re.compile(r"([*|]|(?<=\w)_(?!\w))")
 
 
@@ -22,7 +23,7 @@ def as_rst(lines: list[str]) -> list[str]:
     lines = GoogleDocstring(lines, SECTIONS).lines()
     written: list[str] = []
     directive: int | None = None  # indentation of the directive whose body we are in
-    session = False
+    session = in_role = False
     for line in lines:
         indent = len(line) - len(line.lstrip())
         text = line.strip()
@@ -39,7 +40,10 @@ def as_rst(lines: list[str]) -> list[str]:
         if item and after_text and not re.match(r"\s*([-*]|\d+\.) ", written[-1]) and not _in_item(written):
             written.append("")  # a list needs a blank line before it
         start = item.end() if item else 0
+        if in_role:
+            start = line.find("`") + 1 or len(line)
         written.append(line[:start] + _escaped(line[start:]))
+        in_role = bool(UNCLOSED.search(LITERAL.sub("", line[start:]))) or (in_role and "`" not in line)
     return written
 
 
@@ -55,6 +59,9 @@ def _in_item(written: list[str]) -> bool:
 
 def _escaped(text: str) -> str:
     parts = LITERAL.split(text)
+    unclosed = UNCLOSED.search(parts[-1])
+    if unclosed:
+        parts[-1:] = [parts[-1][: unclosed.start()], unclosed[0]]
     return "".join(part if i % 2 else SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts))
 
 
