@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from wardround.aggregators.base import ClientPolicy
+from wardround.privacy.masking import MaskedSum
 from wardround.records import Metrics
 from wardround.updates import Aggregation, Updates
 
@@ -49,6 +50,9 @@ class TrainOrder:
     """Are updates to be encrypted?"""
     try_rule: Callable[[Updates], Aggregation] | None = None
     """What a copy of the server's rule would make of these updates: for attackers that know the defence."""
+    weigh: Callable[[Updates], Aggregation] | None = None
+    """What the rule makes of reports alone. Where there is this, updates are to be masked: clients apply the weights
+    themselves, and only the weighted sum can be read."""
 
     @property
     def hash(self) -> str:
@@ -63,7 +67,8 @@ class Received:
     """What came back of a training order."""
 
     updates: Updates
-    """One row per client that replied. Encrypted updates have rows without content: only who, and what is reported."""
+    """One row per client that replied. Encrypted or masked updates have rows without content: only who, and what is
+    reported."""
     sealed: Mapping[str, bytes] | None = None
     """Client → its encrypted update; None where updates are in the clear."""
     order: str = ""
@@ -74,6 +79,8 @@ class Received:
     """Client → why it did not reply."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall-clock time of the clients' phases."""
+    summed: MaskedSum | None = None
+    """The weighted sum of masked updates; None where updates are not masked."""
 
 
 @dataclass(frozen=True)

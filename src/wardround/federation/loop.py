@@ -1,11 +1,11 @@
 """One federation: the server's state, and the one place where the order of a round is written down.
 
-    choose ▸ check the privacy budget ▸ train (each client adds its own noise) ▸ attack ▸ seal ▸ validate and
-    aggregate ▸ apply ▸ evaluate ▸ record
+    choose ▸ check the privacy budget ▸ train (each client adds its own noise) ▸ attack ▸ seal or mask ▸ validate
+    and aggregate ▸ apply ▸ evaluate ▸ record
 
 Noise comes before the attack: it is part of what an honest client does before anything leaves it, so an attacker that
-sees other clients' updates sees them with their noise, and is not bound to add any to its own. Encryption comes
-last, after the attack: an attacker encrypts what it has made up.
+sees other clients' updates sees them with their noise, and is not bound to add any to its own. Encryption and masks
+come last, after the attack: an attacker encrypts what it has made up.
 
 Where the clients are, in this process or behind a network, is not known here: the loop *has* a `Clients`.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -186,6 +187,7 @@ class Federation:
             minimum_updates,
             self.protection.encrypted,
             try_rule,
+            partial(self.protection.weigh_reports, round) if self.protection.masked else None,
         )
 
     def _ask(self, rule: Aggregator, updates: Updates, round: int, root_update: Tensor | None) -> Aggregation:
@@ -193,12 +195,13 @@ class Federation:
         return rule.aggregate(updates, round, self.weights, root_update, practice)
 
     def _aggregate(self, received: Received, round: int, root_update: Tensor | None) -> Aggregation:
-        updates = received.updates
-        if received.sealed is None:
+        updates, size, dtype = received.updates, self.layout.size, self.weights.dtype
+        if received.summed is not None:
+            result = self.protection.settle(updates, received.summed, round, size, dtype)
+        elif received.sealed is None:
             result = self._ask(self.rule, updates, round, root_update)
         else:
             try:
-                size, dtype = self.layout.size, self.weights.dtype
                 result = self.protection.open(updates, received.sealed, round, received.order, size, dtype)
             except WardroundError as error:  # the steward cannot be reached: it may be back in a while
                 raise TooFewReplies(str(error)) from None
@@ -254,7 +257,7 @@ class Federation:
             return [None] * len(updates) if values is None else values.tolist()
 
         own = {name: values.tolist() for name, values in result.columns.items()}
-        if "norm" not in own and not self.protection.encrypted:  # else nobody may know it
+        if "norm" not in own and not self.protection.hides_updates:  # else nobody may know it
             own["norm"] = updates.norms.tolist()
         own |= {f"reported_{name}": values.tolist() for name, values in updates.metrics.items()}
         values = zip(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from wardround.attacks.base import Defence
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset
 from wardround.datasets.partition import Assignment
-from wardround.errors import WardroundError
+from wardround.errors import ConfigError, WardroundError
 from wardround.federation.client import Client, LocalWork, client_data, train_together
 from wardround.federation.clients import Description, Evaluation, Received, TrainOrder
 from wardround.federation.evaluation import Evaluator
@@ -21,10 +21,11 @@ from wardround.federation.loop import Federation
 from wardround.federation.schedule import Schedule, timed
 from wardround.federation.server_data import ServerData
 from wardround.privacy.encryption.sealing import seal_updates
+from wardround.privacy.masking import MaskedSum, SumMasked, masking_problem
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.protection import Protection, without_rows
 from wardround.training.base import Trainer, TrainingParams
-from wardround.updates import Aggregation, Layout, Updates
+from wardround.updates import Aggregation, Layout, Updates, drop_malformed
 
 __all__ = ["SimulatedClients", "simulated_federation"]
 
@@ -39,9 +40,12 @@ class SimulatedClients:
         work: LocalWork,
         schedule: Schedule,
         evaluator: Evaluator,
+        sum_masked: SumMasked | None = None,
     ) -> None:
+        """`sum_masked` plays a round of secure aggregation, in the mode of that name."""
         self.members = {client.name: client for client in members}
         self.campaign, self.work, self.schedule, self.evaluator = campaign, work, schedule, evaluator
+        self.sum_masked = sum_masked
 
     def describe(self) -> Description:
         dataset = self.evaluator.dataset
@@ -78,11 +82,33 @@ class SimulatedClients:
                 defence=self._defence(honest, loss, order),
             )
         updates = self._updates(matrix, order, metrics)
+        if order.weigh is not None:
+            summed, problems = self._sum_masked(updates, order.weigh, order.hash)
+            return Received(without_rows(updates), problems=problems, seconds=seconds, summed=summed)
         if not order.encrypted:
             return Received(updates, seconds=seconds)
         sealers = {client.name: client.sealer for client in members if client.sealer is not None}
         sealed, problems = seal_updates(updates, sealers, order.round, order.hash)
         return Received(without_rows(updates), sealed, order.hash, problems, seconds=seconds)
+
+    def _sum_masked(
+        self, updates: Updates, weigh: Callable[[Updates], Aggregation], order: str
+    ) -> tuple[MaskedSum, dict[str, str]]:
+        """The weighted sum of the updates that can be masked, and why others cannot."""
+        assert self.sum_masked is not None  # the mode was checked
+        kept = drop_malformed(updates)
+        problems = dict(kept.dropped)
+        for client, row in zip(kept.updates.clients, kept.updates.matrix, strict=True):
+            if (problem := masking_problem(row.numpy())) is not None:
+                problems[client] = problem
+        rows = [row for row, client in enumerate(updates.clients) if client not in problems]
+        maskable = updates.select(rows)
+        weighed = weigh(maskable)
+        assert weighed.weights is not None  # a rule that sees reports alone has weights
+        weights = dict(zip(maskable.clients, weighed.weights.tolist(), strict=True))
+        if weighed.skipped is not None:
+            return MaskedSum(weights, reason=weighed.skipped), problems
+        return self.sum_masked(maskable, weights, order), problems
 
     def _updates(self, matrix: Tensor, order: TrainOrder, metrics: Mapping[str, Tensor]) -> Updates:
         counts = list(order.chosen.values())
@@ -155,8 +181,12 @@ def simulated_federation(
     training: TrainingParams,
     schedule: Schedule,
     privacy: PrivacyParams | None = None,
+    sum_masked: SumMasked | None = None,
 ) -> Federation:
-    """A federation whose clients all live in this process."""
+    """A federation whose clients all live in this process.
+
+    `sum_masked` plays secure aggregation: the mode of that name needs it, no other does.
+    """
     privacy = privacy or PrivacyParams()
     names = assignment.clients
     campaign.check(names)
@@ -165,6 +195,8 @@ def simulated_federation(
     layout = Layout.of(model)
     protection = Protection(privacy, rule, names, layout.size, schedule.seed)
     protection.check_cohort(per_round)
+    if protection.masked and sum_masked is None:
+        raise ConfigError(f"privacy.mode {privacy.mode} needs the function that plays it")
     server_data = ServerData(dataset, rule, schedule)
     evaluator = Evaluator(model, dataset, server_data.validation_rows, campaign.attack.backdoors)
     data, sealers = client_data(dataset, assignment), protection.sealers()
@@ -173,7 +205,7 @@ def simulated_federation(
         for name, test_rows in zip(names, assignment.test, strict=True)
     ]
     work = LocalWork(trainer, training, layout, schedule.rounds, schedule.seed)
-    clients = SimulatedClients(members, campaign, work, schedule, evaluator)
+    clients = SimulatedClients(members, campaign, work, schedule, evaluator, sum_masked)
     return Federation(
         clients, model, rule, training, schedule, protection, campaign, trainer, server_data, evaluator
     )

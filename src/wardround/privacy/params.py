@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from pydantic import Field, model_serializer, model_validator
 
@@ -11,13 +11,28 @@ from wardround.privacy.dp import ProfileNoise, analytic_sigma, classical_sigma
 from wardround.privacy.encryption.steward import Policy
 from wardround.registry import Parameters
 
-__all__ = ["MODES", "VISIBLE", "DpParams", "Mode", "PrivacyParams", "ProfileNoiseParams", "rules_for"]
+__all__ = [
+    "MODES",
+    "STEWARDED",
+    "VISIBLE",
+    "DpParams",
+    "Mode",
+    "PrivacyParams",
+    "ProfileNoiseParams",
+    "rules_for",
+]
 
-Mode = Literal["plaintext", "encrypted-fedmed", "encrypted-caac"]
-MODES: tuple[Mode, ...] = ("plaintext", "encrypted-fedmed", "encrypted-caac")
+Mode = Literal["plaintext", "encrypted-fedmed", "encrypted-caac", "secure-aggregation"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
-VISIBLE: dict[Mode, str] = {"encrypted-fedmed": "reports", "encrypted-caac": "scalars"}
-"""What the server learns of updates in each encrypted mode; in plaintext it sees everything."""
+VISIBLE: dict[Mode, str] = {
+    "encrypted-fedmed": "reports",
+    "encrypted-caac": "scalars",
+    "secure-aggregation": "reports",
+}
+"""What a rule learns of updates in each mode that hides them; in plaintext it sees everything."""
+STEWARDED: tuple[Mode, ...] = ("encrypted-fedmed", "encrypted-caac")
+"""The modes in which a steward opens what clients encrypt."""
 PROFILED = "scalars"  # what a rule sees whose profiles are made of norms and cosines
 
 
@@ -31,7 +46,7 @@ class RuleDeclaration(Protocol):
 
 
 def rules_for(mode: Mode, rules: Iterable[RuleDeclaration]) -> list[str]:
-    """The names of those rules that work in a mode: in an encrypted one, those that see no more than it shows."""
+    """The names of those rules that work in a mode: in one that hides updates, those that see no more than it shows."""
     return [rule.name for rule in rules if mode == "plaintext" or rule.sees == VISIBLE[mode]]
 
 
@@ -109,8 +124,8 @@ class PrivacyParams(Parameters):
             raise ValueError("encrypted-caac needs inner products under encryption: cipher ckks has them")
         if (self.steward is None) != (self.steward_keys is None):
             raise ValueError("steward and steward_keys go together: an address and the folder with its keys")
-        if self.steward is not None and self.mode == "plaintext":
-            raise ValueError("mode plaintext has no steward")
+        if self.steward is not None and self.mode not in STEWARDED:
+            raise ValueError(f"mode {self.mode} has no steward")
         if self.steward is not None and self.pseudonyms is not None:
             raise ValueError(
                 "a steward process knows clients by their ids; its log has pseudonyms of its own"
@@ -124,13 +139,14 @@ class PrivacyParams(Parameters):
 
     @model_serializer(mode="wrap")
     def _without_what_has_no_effect(self, dump: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """In plaintext, settings of ciphers and parts that are off are left out: they are no part of the run."""
+        """Without a steward, settings of ciphers and parts that are off are left out: they are no part of the run."""
         values = dump(self)
-        if self.mode != "plaintext":
+        if self.mode in STEWARDED:
             return values
-        parts = {"dp": values["dp"], "profile_noise": values["profile_noise"]}
-        kept = {key: value for key, value in parts.items() if value is not None}
-        return {"mode": self.mode, **kept, **({"pseudonyms": self.pseudonyms} if self.pseudonyms else {})}
+        parts = {key: values[key] for key in ("dp", "profile_noise") if values[key] is not None}
+        if self.mode != "plaintext":
+            parts = {"min_cohort": self.min_cohort, "max_share": self.max_share, **parts}
+        return {"mode": self.mode, **parts, **({"pseudonyms": self.pseudonyms} if self.pseudonyms else {})}
 
     def policy(self) -> Policy:
         """What the steward opens."""

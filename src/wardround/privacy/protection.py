@@ -6,6 +6,7 @@ server's, is handed ids, sample counts, reported metrics and whatever scalars th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
@@ -20,7 +21,8 @@ from wardround.privacy.encryption.channel import Channel
 from wardround.privacy.encryption.refusals import Refused
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.steward import DEPOSITS
-from wardround.privacy.params import PrivacyParams
+from wardround.privacy.masking import MASKED, MaskedSum
+from wardround.privacy.params import STEWARDED, PrivacyParams
 from wardround.updates import Aggregation, Updates
 
 __all__ = ["Protection", "without_rows"]
@@ -85,7 +87,7 @@ class Protection:
             if params.mode == "plaintext":
                 self._scalar_rule.blur = partial(_blur, params.profile_noise.noise(), seed)
         self.channel = None
-        if params.mode != "plaintext":
+        if params.mode in STEWARDED:
             self.channel = Channel(params, clients)
             self.channel.public.check(dimension, len(clients or ()))
 
@@ -95,21 +97,34 @@ class Protection:
 
     def check_cohort(self, per_round: int) -> None:
         """Raise before any work is done if no round could ever be opened."""
-        if self.channel is not None and per_round < self.params.min_cohort:
+        if self.hides_updates and per_round < self.params.min_cohort:
+            who = (
+                "the steward opens sums of" if self.encrypted else "clients mask their updates in cohorts of"
+            )
             raise ConfigError(
-                f"privacy.mode {self.params.mode}: {per_round} clients a round, but the steward opens sums of "
-                f"at least min_cohort = {self.params.min_cohort}"
+                f"privacy.mode {self.params.mode}: {per_round} clients a round, but {who} at least min_cohort = "
+                f"{self.params.min_cohort}"
             )
 
     @property
     def encrypted(self) -> bool:
-        """Do clients encrypt what they send?"""
+        """Do clients encrypt what they send, for a steward to open sums of it?"""
         return self.channel is not None
+
+    @property
+    def masked(self) -> bool:
+        """Do clients mask what they send, so that only their sum can be read?"""
+        return self.params.mode == MASKED
+
+    @property
+    def hides_updates(self) -> bool:
+        """Is a single update unknown to the server?"""
+        return self.encrypted or self.masked
 
     @property
     def minimum_updates(self) -> int:
         """Usable updates that a round needs whatever the rule needs."""
-        return self.params.min_cohort if self.encrypted else 1
+        return self.params.min_cohort if self.hides_updates else 1
 
     def sealers(self) -> dict[str, Sealer]:
         """Client → what encrypts its updates, for clients that are played in this process."""
@@ -291,6 +306,44 @@ class Protection:
             return _skipped(reports, dimension, str(reason), result)
         result.delta = torch.from_numpy(opened).to(dtype)
         rule.remember(result.delta)
+        return result
+
+    def weigh_reports(self, round: int, reports: Updates) -> Aggregation:
+        """What a copy of the rule makes of reports alone: a round that is tried again must not teach it twice."""
+        return copy.deepcopy(self.rule).aggregate(without_rows(reports), round)
+
+    def settle(
+        self, reports: Updates, summed: MaskedSum, round: int, dimension: int, dtype: torch.dtype
+    ) -> Aggregation:
+        """One round's result from a masked sum.
+
+        The weights were fixed before anybody dropped out; those who are left share them in proportion. The rule is
+        asked once more, for what it records and remembers: it is deterministic, so nothing else changes.
+
+        Args:
+            reports: ids, sample counts and metrics of the clients that replied.
+            summed: what is known of their updates.
+            round: the round.
+            dimension: D, the length of an update.
+            dtype: of the result.
+        """
+        rows = [row for row, client in enumerate(reports.clients) if client in summed.weights]
+        outside = {client: "nothing masked" for client in reports.clients if client not in summed.weights}
+        if outside:
+            self.rule.on_dropped(outside)
+        cohort = without_rows(reports.select(rows)) if rows else None
+        result = Aggregation(torch.empty(0)) if cohort is None else self.rule.aggregate(cohort, round)
+        result.delta = torch.zeros(dimension, dtype=dtype)
+        if cohort is None or summed.total is None:
+            reason = result.skipped or summed.reason or "nothing masked"
+            result = _skipped(reports if cohort is None else cohort, dimension, reason, result)
+        elif result.skipped is None:
+            shares = [summed.weights[client] * (client in summed.clients) for client in cohort.clients]
+            result.weights = torch.tensor(shares, dtype=torch.float64) / sum(shares)
+            result.delta = (summed.total / sum(shares)).to(dtype)
+        if cohort is not None:
+            result = result.spread(torch.tensor(rows, dtype=torch.long), len(reports))
+        result.dropped = {**outside, **summed.dropped}
         return result
 
     def record(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,11 +18,14 @@ import wardround
 from wardround import aggregators, attacks, datasets, plugins
 from wardround.datasets import Dataset, partition
 from wardround.datasets.partition import Assignment
+from wardround.errors import require
 from wardround.federation.loop import Federation
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.federation.schedule import Schedule
 from wardround.federation.simulated import simulated_federation
 from wardround.privacy.encryption.refusals import BudgetSpent
+from wardround.privacy.masking import MASKED, SumMasked
+from wardround.privacy.params import PrivacyParams
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.records import SCHEMA_VERSION, RoundRecord
 from wardround.runs.config import RECORD, RunConfig
@@ -72,7 +76,21 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
         config.training,
         build_schedule(config),
         config.privacy,
+        _sum_masked(config.privacy),
     )
+
+
+def _sum_masked(privacy: PrivacyParams) -> SumMasked | None:
+    """What plays secure aggregation in a simulation, in the mode of that name.
+
+    The protocol lives in the package `flower`, whose primitives it uses, and is loaded by name, as a plug-in is: only
+    this mode needs Flower.
+    """
+    if privacy.mode != MASKED:
+        return None
+    require("flwr", "flower")
+    protocol = importlib.import_module("wardround.flower.secure_aggregation.in_process")
+    return partial(protocol.sum_in_process, min_cohort=privacy.min_cohort, max_share=privacy.max_share)
 
 
 def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
