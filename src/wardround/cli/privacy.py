@@ -88,7 +88,9 @@ def steward(
 
 @privacy_app.command("explain")
 def explain_command(
-    mode: Annotated[str, typer.Argument(help="plaintext, encrypted-fedmed, encrypted-caac")],
+    mode: Annotated[
+        str, typer.Argument(help="plaintext, encrypted-fedmed, encrypted-caac, secure-aggregation")
+    ],
 ) -> None:
     """Explain who sees what in a mode, and who has to be trusted."""
     from wardround.privacy.explain import explain_mode

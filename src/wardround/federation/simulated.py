@@ -102,6 +102,8 @@ class SimulatedClients:
             if (problem := masking_problem(row.numpy())) is not None:
                 problems[client] = problem
         rows = [row for row, client in enumerate(updates.clients) if client not in problems]
+        if not rows:
+            return MaskedSum({}, reason="no update can be masked"), problems
         maskable = updates.select(rows)
         weighed = weigh(maskable)
         assert weighed.weights is not None  # a rule that sees reports alone has weights

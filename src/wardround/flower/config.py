@@ -22,6 +22,7 @@ from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError, did_you_mean
 from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.plugins import Plugin
+from wardround.privacy.params import STEWARDED
 from wardround.registry import Parameters, explain
 from wardround.runs.config import RunConfig, load_config, read_yaml
 from wardround.training.engines import Device, Engine
@@ -306,7 +307,7 @@ def _why_not(config: FederationConfig) -> str | None:
             "attack.clients names those who play one, for the record"
         )
     privacy = run.privacy
-    if privacy.mode != "plaintext" and privacy.steward is None:
+    if privacy.mode in STEWARDED and privacy.steward is None:
         return (
             f"privacy.mode {privacy.mode} needs a steward in a process of its own in a federation: start "
             "`wardround steward` and give privacy.steward and privacy.steward_keys"

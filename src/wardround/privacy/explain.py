@@ -65,6 +65,23 @@ TABLE: dict[str, dict[str, str]] = {
         "server how much a client learnt and whether it agrees with the others, which over rounds describes its "
         "population",
     },
+    "secure-aggregation": {
+        "holds against": "an honest-but-curious server, together with fewer than two thirds of the cohort. Where each "
+        "hospital holds the registered keys of the others (peer_keys): also a server that lies, together with fewer than "
+        "a third of the cohort",
+        "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract them: "
+        "every update. With them: it can end a round without a sum, and no more",
+        "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); the masks "
+        "cancel in the sum. Keys are shared among the hospitals, so that those who drop out do not cost the round",
+        "the server": "sample counts, reported losses, weights, who dropped out, and the weighted sum of a round over "
+        "two thirds of the cohort or more; no update",
+        "the steward": "there is none",
+        "other clients": "the global model, and who takes part with which weight",
+        "server and steward together": "as the server",
+        "trust": "nobody alone. A third of the cohort or more together with the server can open single updates; a "
+        "hospital that lies about its update is not noticed, because nobody sees it; whoever owns all other clients "
+        "of a cohort can subtract them",
+    },
 }
 
 
