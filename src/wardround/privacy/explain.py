@@ -66,11 +66,11 @@ TABLE: dict[str, dict[str, str]] = {
         "population",
     },
     "secure-aggregation": {
-        "holds against": "an honest-but-curious server, together with fewer than two thirds of the cohort. Where each "
-        "hospital holds the registered keys of the others (peer_keys): also a server that lies, together with fewer than "
-        "a third of the cohort",
-        "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract them: "
-        "every update. With them: it can end a round without a sum, and no more",
+        "holds against": "an honest-but-curious server, together with fewer than two thirds of the cohort. Where every "
+        "hospital holds the registered keys of the others (peer_keys): also a server that lies, together with fewer "
+        "than a third of the cohort",
+        "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract "
+        "them: every update. With them it can end a round without a sum, and no more",
         "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); the masks "
         "cancel in the sum. Keys are shared among the hospitals, so that those who drop out do not cost the round",
         "the server": "sample counts, reported losses, weights, who dropped out, and the weighted sum of a round over "
