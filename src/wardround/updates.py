@@ -16,6 +16,9 @@ from torch import Tensor, nn
 __all__ = ["Aggregation", "Layout", "Updates", "WellFormed", "drop_malformed", "row_squared_norms"]
 
 PARAMETER, BATCH_NORM = "parameter", "batch-norm"
+MOST_SAMPLES = 2**53
+"""No count beyond this is a count: floats cannot tell it from its neighbour, and two of them would leave nothing to the
+others."""
 
 
 @dataclass(frozen=True)
@@ -274,14 +277,15 @@ def drop_malformed(
         if length != dimension
     }
     counts = updates.num_samples
-    for i in (~(torch.isfinite(counts) & (counts >= 0))).nonzero().flatten().tolist():
+    for i in (~((counts >= 0) & (counts <= MOST_SAMPLES))).nonzero().flatten().tolist():
         dropped.setdefault(updates.clients[i], f"sample count {counts[i].item():g}")
     kept = [i for i, client in enumerate(updates.clients) if client not in dropped]
     fit = updates.select(kept) if dropped else updates
     if not kept:
         fit = replace(fit, matrix=torch.empty(0, dimension))
-    if measure is not None and "squared_norms" not in fit.__dict__:
+    if measure is not None and kept and "squared_norms" not in fit.__dict__:
         _remember_norms(fit, measure(fit.matrix))
+    fit = _without_denormals(fit)
     finite = torch.isfinite(fit.squared_norms)
     if not bool(finite.all()):
         dropped |= {fit.clients[i]: "not finite" for i in (~finite).nonzero().flatten().tolist()}
@@ -292,6 +296,20 @@ def drop_malformed(
     order = {client: place for place, client in enumerate(updates.clients)}
     dropped = dict(sorted(dropped.items(), key=lambda item: order[item[0]]))
     return WellFormed(fit, torch.tensor(kept, dtype=torch.long), dropped)
+
+
+def _without_denormals(updates: Updates) -> Updates:
+    """Count norms below the smallest normal number as zero: a quotient by one of them is not finite."""
+    smallest = torch.finfo(updates.matrix.dtype).tiny
+    denormal = (updates.squared_norms > 0) & (updates.squared_norms < smallest**2)
+    if not bool(denormal.any()):
+        return updates
+    rows = updates.matrix.clone()
+    rows[denormal] = 0
+    squared = updates.squared_norms.masked_fill(denormal, 0.0)
+    result = replace(updates, matrix=rows)
+    _remember_norms(result, squared)
+    return result
 
 
 def _remember_norms(updates: Updates, squared_norms: Tensor) -> None:

@@ -153,6 +153,9 @@ class Aggregator(Configurable, ABC):
     practice_attacks: ClassVar[Mapping[str, tuple[str, Mapping[str, float]]]] = {}
     """Attacks that a rule with `needs_practice_ground` practises on: own name → (registered name, parameters)."""
 
+    federation_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Parameters that have another default in a federation of real hospitals, where no protocol is repeated."""
+
     def profile_table(self) -> dict[str, dict[str, float]] | None:
         """What the rule remembers of each client, client → column → value; None for a rule without profiles."""
         return None
@@ -226,6 +229,10 @@ class Aggregator(Configurable, ABC):
             )
         else:
             result = self._checked(self.combine(kept, context), kept)
+            if result.skipped is None and not bool(torch.isfinite(result.delta).all()):
+                result.skipped = f"the aggregate of {self.name} is not finite"
+                result.delta = torch.zeros_like(result.delta)
+                result.weights = torch.zeros(len(kept), dtype=torch.float64)
         result = result.spread(well_formed.rows, len(updates))
         result.dropped = well_formed.dropped
         return result

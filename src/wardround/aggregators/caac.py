@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -36,7 +36,10 @@ class Caac(ScalarRule):
     The first `t_boot` rounds only fill the profiles: rows are clipped to one fixed norm and averaged by
     sample counts. Two facts follow from the formulas. With the canonical constants direction alone can
     never raise a flag: :math:`\sqrt{0.4}\cdot 2 < 2`. And a persistent attacker inflates its own μ and σ,
-    so it is flagged for a round or two and is "normal for this client" from then on.
+    so it is flagged for a round or two and is "normal for this client" from then on. In the bootstrap nobody is
+    flagged and every norm is learned as it is: after one update of 3e38 a client's μ and σ are beyond all measure,
+    and a later row a million times too long scores below honest ones. `robust_bootstrap` prevents that; federations
+    have it by default.
 
     CAAC-FL experimental protocol, section 8 (canonical algorithm).
 
@@ -53,6 +56,7 @@ class Caac(ScalarRule):
     """
 
     components: ClassVar[frozenset[str]] = frozenset({"mag", "dir", "temp"})
+    federation_defaults: ClassVar[Mapping[str, Any]] = {"robust_bootstrap": True}
 
     class Params(Parameters):
         beta: float = Field(0.9, ge=0, le=1)
@@ -83,6 +87,9 @@ class Caac(ScalarRule):
         """Clipping norm of the bootstrap; None: the median norm of round 1."""
         epsilon: float = Field(1e-8, gt=0)
         """Keeps quotients finite."""
+        robust_bootstrap: bool = False
+        """In the bootstrap, profiles learn from norms of at most `f_max` times the round's median norm. False is the
+        rule as the protocol has it: one huge update in the bootstrap spoils its client's profile for good."""
         sample_cap: float | None = Field(None, ge=1)
         """Bound on reported sample counts in the bootstrap, as a multiple of their median."""
 
@@ -117,7 +124,9 @@ class Caac(ScalarRule):
 
         old = self.profiles[rows]
         mu, sigma, rho = old[:, MU], old[:, SIGMA], old[:, RHO]
-        new_mu = p.beta * mu + (1 - p.beta) * norms
+        # What profiles learn from: of a peer that shouts in the bootstrap, no more than others could have said.
+        learned = norms.clamp(max=p.f_max * median.item()) if self._robust else norms
+        new_mu = p.beta * mu + (1 - p.beta) * learned
         a_mag = (norms - mu).abs() / (sigma + eps)
         a_dir = (rho - cosines).clamp(min=0)
         a_temp = torch.where(mu == 0, 0.0, (new_mu - mu).abs() / (mu + eps))
@@ -128,7 +137,7 @@ class Caac(ScalarRule):
 
         new = old.clone()
         new[:, MU] = new_mu
-        new[:, SIGMA] = torch.sqrt(p.beta * sigma**2 + (1 - p.beta) * (norms - new_mu) ** 2)
+        new[:, SIGMA] = torch.sqrt(p.beta * sigma**2 + (1 - p.beta) * (learned - new_mu) ** 2)
         new[:, RHO] = p.beta * rho + (1 - p.beta) * cosines
         new[:, SEEN] += 1
         if self.bootstrapping:
@@ -158,7 +167,9 @@ class Caac(ScalarRule):
         }
         return Aggregation(torch.empty(0), weights=weights, scores=anomaly, flags=flags, columns=columns)
 
-    """The former name of `weigh`."""
+    @property
+    def _robust(self) -> bool:
+        return self.bootstrapping and self.params.robust_bootstrap
 
     def coefficients(self, result: Aggregation) -> Tensor:
         """What each row counts in the sum: its weight times its clip scale."""

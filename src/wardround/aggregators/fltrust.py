@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
@@ -42,11 +43,11 @@ class FlTrust(Aggregator):
         if not math.isfinite(length):
             return skipped_without_root(updates)
         norms = updates.norms
+        scale = scale_to(length, norms)
         cosines = context.measurements.cosines(otherwise=0.0)
-        trust = cosines.clamp(min=0)
+        trust = cosines.clamp(min=0) * (scale > 0)
         total = trust.sum()
         weights = trust / total if total > 0 else torch.zeros_like(trust)
-        scale = torch.where(norms > 0, length / norms, 0.0)
         delta = weighted_sum(updates.matrix, weights * scale)
         columns = {"cosine": cosines, "clip_scale": scale}
         return Aggregation(delta, weights=weights, scores=1 - cosines, flags=trust == 0, columns=columns)
@@ -61,6 +62,20 @@ def root_length(rule: str, updates: Updates, context: Context) -> float:
             f"{rule}: root_update has {len(root)} entries, the updates have {updates.dimension}"
         )
     return context.measurements.vector_norm
+
+
+def scale_to(length: float, norms: Tensor) -> Tensor:
+    """What to multiply rows by to give them one length; 0 for a row that is too short to have a direction.
+
+    Args:
+        length: the wanted norm.
+        norms: N norms, float64.
+
+    Returns:
+        N factors. A row more than 10¹⁹ times shorter than `length` counts as zero: its factor would overflow float32.
+    """
+    shortest = length * math.sqrt(torch.finfo(torch.float32).tiny)
+    return torch.where(norms > shortest, length / norms.clamp(min=1e-300), 0.0)
 
 
 def skipped_without_root(updates: Updates) -> Aggregation:

@@ -223,7 +223,7 @@ def federation_from(
             raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{where}: expected keys and values")
-    own = dict(values)
+    own = _with_federation_defaults(dict(values))
     section = own.pop("federation", None) or {}
     federation = _section(FederationParams, section, f"{where}: federation", base)
     run = load_config(own, where)
@@ -232,6 +232,15 @@ def federation_from(
     if problem is not None:
         raise ConfigError(f"{where}: {problem}")
     return config
+
+
+def _with_federation_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what the rule has other defaults for in a federation; what is said stays."""
+    section = values.get("aggregator")
+    if not isinstance(section, dict) or (name := section.get("name")) not in aggregators.available():
+        return values  # or a plug-in's, or a mistake that is explained later
+    defaults = aggregators.registry.get(name).federation_defaults
+    return {**values, "aggregator": {**defaults, **section}}
 
 
 def hospital_from(

@@ -34,7 +34,7 @@ from wardround.aggregators.caac_guard.statistics import (
     twins,
     usual_log_norms,
 )
-from wardround.aggregators.fltrust import root_length, skipped_without_root
+from wardround.aggregators.fltrust import root_length, scale_to, skipped_without_root
 from wardround.updates import Aggregation, Updates
 
 TESTS = ("excess", "jump", "isolation", "twin", "reversal", "drift", "contradiction")
@@ -336,7 +336,7 @@ class CaacGuard(Aggregator):
             trust = trust * counts / counts[~flags].mean().clamp(min=1e-300)
             scale = _clipping(norms, self._bounds(norms, usual, calm=True))
         else:
-            scale = torch.where(norms > 0, self.clip / norms.clamp(min=1e-300), 0.0)
+            scale = scale_to(self.clip, norms)
         total = 1 + float(trust.sum())
         delta = weighted_sum(updates.matrix, trust * scale / total)
         delta += root.to(delta.dtype) / total

@@ -16,12 +16,10 @@ from wardround.federation.clients import Evaluation
 from wardround.federation.evaluation import METRICS
 from wardround.flower.messages import SAMPLES, VALIDATION
 from wardround.flower.server.broker import Failure, Reply
-from wardround.updates import Layout, Updates
+from wardround.updates import MOST_SAMPLES, Layout, Updates
 
 __all__ = ["Replies", "SealedReplies", "combine_evaluations"]
 
-MOST_SAMPLES = 2**53
-"""No count beyond this is a count: floats cannot tell it from its neighbour."""
 RATES = ("auroc", "auprc", "accuracy", "f1")
 
 
