@@ -8,72 +8,86 @@ __all__ = ["DIFFERENTIAL_PRIVACY", "PARTIES", "TABLE", "explain_mode"]
 
 PARTIES = ("the server", "the steward", "other clients", "server and steward together")
 
-HONEST_BUT_CURIOUS = (
-    "an honest-but-curious server only: one that sends the orders it should and tries to learn from the answers. It "
-    "does not hold against a server that lies, because a hospital does whatever an order says"
+BOUND = (
+    "a round has one order, bound by its hash into what hospitals send; hospitals answer a round once, "
+    "within their own "
+    "policy; the steward opens one sum per round over at least min_cohort registered hospitals, and no sum that is "
+    "almost zero"
 )
-SINGLE_UPDATES = (
-    "it can ask for one round in several sessions with permuted weights and solve for every single update; or order a "
-    "learning rate near zero from all hospitals but one, because the order is not bound to pad or signature: the sum "
-    "is then that one's update"
+REMAINS = (
+    "it still gets one weighted sum per round, reports, and whatever hospitals it plays itself can be "
+    "subtracted; a new "
+    "run needs new keys from the steward"
 )
 DIFFERENTIAL_PRIVACY = (
-    "in a federation it does not hold against the server in any mode: the order says whether there is any, a round "
-    "asked twice returns the same noise, and the noise's seed has 32 bits, which can be searched. In a simulation the "
-    "noise comes from the run's seed and protects nobody"
+    "in a federation each hospital draws its noise from its operating system, demands by its own policy how "
+    "much there "
+    "must be, and keeps its own ledger of ε; reports (sample counts, losses, metrics) are not covered. In a "
+    "simulation "
+    "the noise comes from the run's seed and protects nobody"
 )
 
 TABLE: dict[str, dict[str, str]] = {
     "plaintext": {
         "holds against": "strangers on the network only. The server receives every update",
-        "a server that lies": "it has every update without a lie, and can order any training on a hospital's data",
+        "a server that lies": "it has every update without a lie; what it can order is bounded by the "
+        "hospital's policy",
         "what it is": "updates in the clear to an authenticated server over TLS; every rule works",
         "the server": "every update, every round, with its sender; sample counts and reported losses",
         "the steward": "there is none",
         "other clients": "the global model",
         "server and steward together": "as the server",
-        "trust": "the server must be trusted with every update and with its orders",
+        "trust": "the server must be trusted with every update, as far as differential privacy does not protect it",
     },
     "encrypted-fedmed": {
-        "holds against": HONEST_BUT_CURIOUS,
-        "a server that lies": SINGLE_UPDATES,
+        "holds against": "a server that is curious, and the known attacks of one that lies (tests carry them "
+        "out, nothing "
+        f"is proven): {BOUND}",
+        "a server that lies": REMAINS,
         "what it is": "clients add a one-time pad and encrypt; the server weighs by reports (fedmed, fedavg, "
         "fedprox, mean) and sums ciphertexts; the steward opens the sum and takes off the pads",
         "the server": "sample counts, reported losses, weights, and the weighted sum of a round; no update",
         "the steward": "who took part with which weight, and the weighted sum; no single ciphertext reaches it",
         "other clients": "the global model",
         "server and steward together": "every update: the one has the ciphertexts, the other the key",
-        "trust": "the server must be trusted to send honest orders, and must not collude with the steward; a server "
-        "that lies only about what it summed gets noise, because the pads that come off are those of the cohort and "
-        "weights it named; whoever owns all other clients of a cohort can subtract them",
+        "trust": "server and steward must not collude; a server that lies about what it summed gets noise, "
+        "because the "
+        "pads that come off are those of the cohort, weights and order it named; whoever owns all other clients of a "
+        "cohort can subtract them",
     },
     "encrypted-caac": {
-        "holds against": HONEST_BUT_CURIOUS,
-        "a server that lies": "it can order a learning rate near zero and recover the CKKS key from the noise of one "
-        f"opened sum, and with it every update; {SINGLE_UPDATES}",
-        "what it is": "clients encrypt and sign; the steward computes each update's norm and its cosine to the last "
+        "holds against": "a server that is curious, and the known attacks of one that lies (tests carry them "
+        "out, nothing "
+        f"is proven): {BOUND}; it never holds a ciphertext that is opened",
+        "a server that lies": REMAINS,
+        "what it is": "clients encrypt and seal for the steward; the steward computes each update's norm and "
+        "its cosine to the last "
         "sum under encryption and opens these two scalars; the server derives clip scales and weights (caac); the "
-        "steward sums the signed ciphertexts and opens the sum",
-        "the server": "two scalars a client and round (norm, cosine), sample counts, reported losses, weights, and "
+        "steward sums the sealed ciphertexts and opens the sum",
+        "the server": "two scalars per client and round (norm, cosine), sample counts, reported losses, weights, and "
         "the weighted sum; no update",
         "the steward": "the same scalars and sum. It also holds the single ciphertexts and the key: it opens "
         "nothing else, but it could",
         "other clients": "the global model",
         "server and steward together": "every update",
-        "trust": "the server must be trusted to send honest orders, the steward to follow its policy (it recomputes "
-        "what it opens, because a scalar or sum that a server made up would show anything); the two scalars tell the "
-        "server how much a client learnt and whether it agrees with the others, which over rounds describes its "
+        "trust": "the steward must be trusted to follow its policy (it recomputes what it opens, because a "
+        "scalar or sum "
+        "that a server made up would show anything); the two scalars tell the server how much a client "
+        "learnt and whether it agrees with the others, which over rounds describes its "
         "population",
     },
     "secure-aggregation": {
-        "holds against": "an honest-but-curious server, together with fewer than two thirds of the cohort. Where every "
+        "holds against": "an honest-but-curious server, together with fewer than two thirds of the cohort. "
+        "Where every "
         "hospital holds the registered keys of the others (peer_keys): also a server that lies, together with fewer "
         "than a third of the cohort",
         "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract "
         "them: every update. With them it can end a round without a sum, and no more",
-        "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); the masks "
+        "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); "
+        "the masks "
         "cancel in the sum. Keys are shared among the hospitals, so that those who drop out do not cost the round",
-        "the server": "sample counts, reported losses, weights, who dropped out, and the weighted sum of a round over "
+        "the server": "sample counts, reported losses, weights, who dropped out, and the weighted sum of a "
+        "round over "
         "two thirds of the cohort or more; no update",
         "the steward": "there is none",
         "other clients": "the global model, and who takes part with which weight",
