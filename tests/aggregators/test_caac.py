@@ -134,3 +134,27 @@ def test_ablations_rescale_what_they_keep(name, lambdas, make_updates):
 def test_impossible_bounds_are_explained():
     with pytest.raises(ParameterError, match=r"f_min must not exceed f_max, got 3\.0 > 2\.0"):
         aggregators.create("caac", f_min=3.0)
+
+
+def shouted(**params):
+    """Scores of a row a million times too long, and of honest ones, after one update of 3e38 in the bootstrap."""
+    rule = aggregators.create("caac", t_boot=3, **params)
+    generator = torch.Generator().manual_seed(0)
+    for round in (1, 2, 3):
+        rows = torch.ones(8, 20) + 0.1 * torch.randn(8, 20, generator=generator)
+        if round == 2:
+            rows[0] *= 3e38 / rows[0].norm()
+        rule.aggregate(Updates(rows), round)
+    rows = torch.ones(8, 20) + 0.1 * torch.randn(8, 20, generator=generator)
+    rows[0] *= 1e6
+    result = rule.aggregate(Updates(rows), 4)
+    return result.scores[0], result.scores[1:].max(), bool(result.flags[0])
+
+
+def test_one_huge_update_in_the_bootstrap_blinds_the_protocols_rule_and_not_the_robust_one():
+    too_long, honest, flagged = shouted()
+    assert too_long < honest
+    assert not flagged
+    too_long, honest, flagged = shouted(robust_bootstrap=True)
+    assert too_long > 1000 * honest
+    assert flagged
