@@ -1,6 +1,7 @@
 """caac-guard as a rule: who is flagged and why, what is remembered, what the result can become."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,6 +172,17 @@ def test_contested_updates_get_the_coordinate_wise_median_and_nobody_is_named(re
         )
     assert rule.contested == 1.0
     assert (out.columns["contested"] == 1).all()
+
+
+def test_how_often_updates_were_contested_forgets_after_five_rounds():
+    rule, kinds = aggregators.create("caac-guard", contradiction_rounds=10), Kinds()
+    shares = []
+    for t in range(1, 9):
+        updates = kinds.round([0, 1, 2, 3, 4, 15, 16, 17, 18] if t > 5 else [])
+        if t > 5:  # by clients without a past, or they would be reversals
+            updates = replace(updates, clients=[f"late-{i}" for i in range(N)])
+        shares.append(rule.aggregate(updates, t).columns["contested"][0].item())
+    assert shares == pytest.approx([0.0] * 5 + [0.2, 0.36, 0.488])  # not 1/6, 2/7, 3/8
 
 
 def test_up_to_thirty_percent_who_contradict_are_named_and_the_rest_are_averaged():
