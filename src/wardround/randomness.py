@@ -12,7 +12,7 @@ import json
 import numpy as np
 import torch
 
-__all__ = ["numpy_generator", "seed_for", "torch_generator"]
+__all__ = ["numpy_generator", "seed_for", "selection_generator", "torch_generator"]
 
 
 def _entropy(path: tuple[int | str, ...]) -> int:
@@ -35,6 +35,15 @@ def seed_for(*path: int | str) -> int:
 def numpy_generator(*path: int | str) -> np.random.Generator:
     """A numpy generator for the draw that `path` names."""
     return np.random.Generator(np.random.PCG64(_entropy(path)))
+
+
+def selection_generator(seed: int, name: str) -> np.random.Generator:
+    """A numpy generator for the draw of Byzantine clients, by numpy's own derivation from (seed, name).
+
+    Every published result with an attack depends on who is Byzantine, so this one draw keeps the derivation that it
+    always had. Everything else is named by a path.
+    """
+    return np.random.default_rng([seed, *name.encode()])
 
 
 def torch_generator(*path: int | str) -> torch.Generator:

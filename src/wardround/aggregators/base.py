@@ -19,6 +19,7 @@ from torch import Tensor
 from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.errors import ContractError, ParameterError, TooFewClients
+from wardround.randomness import torch_generator
 from wardround.registry import Configurable, Parameters, Registry, source_of
 from wardround.updates import Aggregation, Updates, drop_malformed
 
@@ -261,7 +262,7 @@ class Aggregator(Configurable, ABC):
             return
         _WARM.add(shape)
         twin = type(self)(self.params)
-        rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
+        rows = torch.randn(clients, columns, generator=torch_generator("warm-up")).to(dtype)
         weights, loss = rows[0].clone(), {"loss": torch.ones(clients)}
         for round in (1, 2, 3, 4):
             if round == 3:  # colluders take a path of their own,

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from wardround.attacks.search_space import FIXED, Choice, Draw, Range, draw_parameters
 from wardround.errors import ParameterError
+from wardround.randomness import torch_generator
 from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Aggregation
 
@@ -79,9 +79,7 @@ class Knowledge:
 
     def generator(self, row: int) -> torch.Generator:
         """The random generator of one crafted row: the same for the same (seed, round, client)."""
-        entropy = [self.seed, self.round, *self.client(row).encode()]
-        state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-        return torch.Generator().manual_seed(int(state))
+        return torch_generator(self.seed, "attack", self.round, self.client(row))
 
     def client(self, row: int) -> str:
         """The id of the client whose row is crafted at this place."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData
 from wardround.errors import ContractError, ParameterError, did_you_mean
+from wardround.randomness import selection_generator, torch_generator
 from wardround.registry import source_of
 from wardround.updates import Aggregation
 
@@ -25,7 +25,7 @@ def draw_byzantine(clients: Sequence[str], fraction: float, seed: int) -> frozen
     4
     """
     count = int(np.floor(fraction * len(clients) + 0.5))
-    rng = np.random.default_rng([seed, *b"byzantine"])
+    rng = selection_generator(seed, "byzantine")
     return frozenset(np.asarray(clients, dtype=object)[rng.permutation(len(clients))[:count]].tolist())
 
 
@@ -37,6 +37,7 @@ class Campaign:
     at a time and nothing else; colluders get each other's rows; only an omniscient one gets everyone's.
     In a mixture each part gets what that part may know.
 
+    >>> import torch
     >>> from wardround import attacks
     >>> campaign = Campaign(attacks.create("sign-flip", scale=1), ["b"], start=2)
     >>> sent, _ = campaign.strike(torch.ones(2, 2), ["a", "b"], {}, 2, torch.zeros(2), None, 2)
@@ -57,7 +58,7 @@ class Campaign:
             order = list(dict.fromkeys(self.byzantine))
         else:
             names = np.asarray(sorted(self.byzantine), dtype=object)
-            order = np.random.default_rng([self.seed, *b"order"]).permutation(names).tolist()
+            order = selection_generator(self.seed, "order").permutation(names).tolist()
         self.byzantine = frozenset(order)
         self.parts = self.attack.assign(order)
         self._part_of = {client: part for part, clients in self.parts for client in clients}
@@ -93,9 +94,7 @@ class Campaign:
         if part is None or not (part.poisons_data and self.active(round)):
             return data
         if client not in self._poisoned:
-            entropy = np.random.SeedSequence([self.seed, *b"poison", *client.encode()])
-            state = int(entropy.generate_state(1, np.uint64)[0])
-            poisoned = part.poison(data, torch.Generator().manual_seed(state))
+            poisoned = part.poison(data, torch_generator(self.seed, "poison", client))
             self._poisoned[client] = _checked_data(part, poisoned, data)
         return self._poisoned[client]
 
