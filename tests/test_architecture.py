@@ -50,7 +50,16 @@ HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy"
 
 WHOLE_PACKAGE = {
     ".": {"architecture", "docs", "init", "packaging"},
-    "aggregators": {"breakdown", "contract", "declarations", "golden", "memory", "small_updates"},
+    "aggregators": {
+        "breakdown",
+        "contract",
+        "declarations",
+        "fuzz",
+        "golden",
+        "memory",
+        "portability",
+        "small_updates",
+    },
     "aggregators/caac_guard": {"whole_runs"},
     "aggregators/fedbnp": {"contract"},
     "attacks": {"contract"},
