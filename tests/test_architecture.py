@@ -63,7 +63,7 @@ WHOLE_PACKAGE = {
     "aggregators/caac_guard": {"whole_runs"},
     "aggregators/fedbnp": {"contract"},
     "attacks": {"contract"},
-    "flower": {"deployment", "encrypted", "parity", "plugins"},
+    "flower": {"deployment", "encrypted", "malicious_server", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
     "protocols": {"papers"},

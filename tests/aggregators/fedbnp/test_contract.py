@@ -178,3 +178,37 @@ def test_a_client_without_a_sample_is_a_client_all_the_same(name, create, aggreg
     assert torch.equal(
         aggregate(create(name), nobody).weights, aggregate(create(name), Updates(updates.matrix)).weights
     )
+
+
+def extreme_rounds(name, make_server, small, cases):
+    """Rows of any magnitude, malformed ones among them: a finite result, or a round that is skipped with a reason."""
+    for case in range(cases):
+        generator = torch.Generator().manual_seed(case)
+        size, clients = 10, 6 + case % 4
+        rule, server = aggregators.create(name, **small), make_server(size)
+        scales = torch.tensor([0.0, 1e-42, 1e-30, 1e-3, 1.0, 1e10, 1e37])
+        rows = torch.randn(clients, size, generator=generator)
+        rows *= scales[torch.randint(len(scales), (clients, 1), generator=generator)]
+        if case % 3 == 0:
+            rows[0, 0] = torch.nan
+        if case % 4 == 0:
+            rows[1] = rows[2]
+        counts = [1e308 if case % 5 == 0 else 10.0, *[5.0] * (clients - 1)]
+        weights = torch.zeros(size)
+        result = rule.aggregate(
+            Updates(rows, num_samples=counts), 1, global_weights=weights, practice_ground=server
+        )
+        assert bool(torch.isfinite(result.delta).all()), (name, case)
+        assert bool(torch.isfinite(result.weights).all()), (name, case)
+        assert float(result.weights.sum()) == pytest.approx(1, abs=1e-6) or result.skipped, (name, case)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_extreme_rounds(name, make_server, small):
+    extreme_rounds(name, make_server, small, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_many_extreme_rounds(name, make_server, small):
+    extreme_rounds(name, make_server, small, 60)
