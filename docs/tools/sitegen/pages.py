@@ -18,7 +18,7 @@ NAVIGATION = {
     "Experiments": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
     "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
     "A federation": ["federation", "flower-strategy"],
-    "Reference": ["extending", "architecture", "api", "cite", "contributing", "changelog"],
+    "Reference": ["extending", "architecture", "api", "cite", "contributing", "security", "changelog"],
 }
 PROJECT_FILES = {
     "CONTRIBUTING.md": "contributing.md",

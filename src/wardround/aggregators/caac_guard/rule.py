@@ -65,6 +65,9 @@ FORMER_STATE = {"heard": "compared_rounds", "division": "contested"}
 class CaacGuard(Aggregator):
     r"""Judge clients by their peers, their own accepted past and signs of collusion; average the rest.
 
+    Do not rely on it yet: on data and attackers that it was not developed on, it was the worst of thirteen rules
+    (docs/caac-guard.md).
+
     Seven tests, each a score with limit 1, give a verdict in every round, from the first on:
 
     1. `excess`: the norm is far above that of clients of its size (log scale; only without a past that vouches).
