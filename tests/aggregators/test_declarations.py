@@ -141,13 +141,13 @@ def test_the_profile_tables_say_what_they_hold(make_updates):
     assert list(line) == ["mean norm", "spread", "mean cosine", "reliability", "rounds"]
     assert line["mean norm"] == pytest.approx(2.5)  # from the median, 2, halfway to 3
     assert line["rounds"] == 1
-    guard = aggregators.create("caac-guard")
+    rule = aggregators.create("caac-guard")
     rows = make_updates(N, D).matrix
     rows[0] *= 100
     sent = Updates(rows)
     for t in (1, 2):
-        guard.aggregate(sent, t)
-    table = guard.profile_table()
+        rule.aggregate(sent, t)
+    table = rule.profile_table()
     assert table["client-01"]["usual norm"] == pytest.approx(float(sent.norms[1]), rel=1e-6)
     assert table["client-01"]["accepted rounds"] == 2
     assert table["client-01"]["recent flags"] == 0
