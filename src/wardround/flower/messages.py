@@ -10,6 +10,14 @@ An order (server → hospital) has a head with `kind` and what the work is, and 
 * `train` has the array `update` (encrypted: `ciphertext`, and for deposits `tag`) and the numbers `num-examples`
   and `loss`. Nothing else;
 * `evaluate` has numbers: the metrics on the hospital's own test samples.
+
+In a masked round the answer to `train` has no array; four more orders follow it. Their heads name the hash of the
+training order, and an answer to
+
+* `share-keys` (everybody's public keys and weights) has a head: encrypted shares for each of the others;
+* `mask` (the shares that others encrypted for this hospital) has the array `masked`;
+* `confirm` (who is left) has a head: a tag for each of the others that are left;
+* `reveal` (the others' tags) has a head: one share per hospital.
 """
 
 from __future__ import annotations
@@ -29,10 +37,17 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 __all__ = [
-    "EVALUATE", "HELLO", "SAMPLES", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+    "CONFIRM", "EVALUATE", "HELLO", "KEYS", "MASK", "MASKING", "REVEAL", "SAMPLES", "SHARE_KEYS", "SPENT", "TRAIN",
+    "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
 ]  # fmt: skip
 
 HELLO, TRAIN, EVALUATE = "hello", "train", "evaluate"
+SHARE_KEYS, MASK, CONFIRM, REVEAL = "share-keys", "mask", "confirm", "reveal"
+"""The stages of a masked round after training, see `secure_aggregation`."""
+MASKING = (SHARE_KEYS, MASK, CONFIRM, REVEAL)
+KEYS, SPENT = "keys", "spent"
+"""In a reply to `train` of a masked round: the hospital's public keys; or that this round's update has been masked already,
+for a sum that was lost."""
 SAMPLES = "num-examples"
 """Flower's own name for a client's number of samples."""
 VALIDATION = "validation-"

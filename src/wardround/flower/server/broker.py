@@ -14,11 +14,16 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from wardround.errors import WardroundError
-from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note, from_records, to_records
+from wardround.flower.messages import EVALUATE, HELLO, MASKING, TRAIN, Note, from_records, to_records
 
 __all__ = ["SHORTEST_SLEEP", "Broker", "Failure", "Reply"]
 
-TYPES = {HELLO: MessageType.QUERY, TRAIN: MessageType.TRAIN, EVALUATE: MessageType.EVALUATE}
+TYPES = {
+    HELLO: MessageType.QUERY,
+    TRAIN: MessageType.TRAIN,
+    EVALUATE: MessageType.EVALUATE,
+    **dict.fromkeys(MASKING, MessageType.TRAIN),
+}
 LIFETIME = 2.0
 """Messages live this many times the deadline, so that a late reply is seen and reported as late."""
 SHORTEST_SLEEP = 0.01
