@@ -158,6 +158,9 @@ class HospitalConfig(Parameters):
     root_certificates: Path | None = None
     node_key: Path | None = None
     """Its private key."""
+    peer_keys: Path | None = None
+    """The folder with the other hospitals' public keys (NAME.pub), for the mode secure-aggregation: the server cannot
+    play hospitals of its own then. Not to be had from the server."""
     runtime_port: int = Field(9094, ge=1, le=65535)
     """Of the SuperNode; unique on a machine."""
     state: Path | None = None
@@ -254,6 +257,8 @@ def hospital_from(
         )
     if config.partition is not None and not (config.part or 0) < config.partition["clients"]:
         raise ConfigError(f"{where}: part must be below partition.clients = {config.partition['clients']}")
+    if config.peer_keys is not None and config.node_key is None:
+        raise ConfigError(f"{where}: peer_keys needs node_key: what this hospital sends is signed with it")
     if config.attack is not None:
         # The colluders of one hospital are that hospital.
         seen = (KnowledgeLevel.OWN, KnowledgeLevel.COLLUDERS)

@@ -46,7 +46,7 @@ SHARE_KEYS, MASK, CONFIRM, REVEAL = "share-keys", "mask", "confirm", "reveal"
 """The stages of a masked round after training, see `secure_aggregation`."""
 MASKING = (SHARE_KEYS, MASK, CONFIRM, REVEAL)
 KEYS, SPENT = "keys", "spent"
-"""In a reply to `train` of a masked round: the hospital's public keys; or that this round's update has been masked already,
+"""In a reply to `train` of a masked round: the hospital's public keys; or that its update has been masked already,
 for a sum that was lost."""
 SAMPLES = "num-examples"
 """Flower's own name for a client's number of samples."""

@@ -29,13 +29,17 @@ from wardround.federation.client import Client, LocalWork, client_data, train_to
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.flower.config import FederationConfig, HospitalConfig
+from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
-from wardround.flower.messages import EVALUATE, HELLO, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
+from wardround.flower.messages import EVALUATE, HELLO, MASKING, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
 from wardround.flower.orders import AUDIT, dp_of, order_hash, work_key
+from wardround.flower.secure_aggregation.cohort import Limits
+from wardround.flower.secure_aggregation.identity import Identity
 from wardround.privacy.accounting import Release
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.vault import key_path
+from wardround.privacy.masking import MASKED, masking_problem
 from wardround.runs.runner import build_campaign, load_and_partition
 from wardround.threads import one_thread
 from wardround.training.base import ClientData, Trainer, TrainingParams
@@ -62,11 +66,17 @@ class Hospital:
     """One client of a federation: `reply` to an order (`answer` where both are bytes)."""
 
     def __init__(
-        self, client: Client, engine: str, device: str, memory: HospitalMemory | None = None
+        self,
+        client: Client,
+        engine: str,
+        device: str,
+        memory: HospitalMemory | None = None,
+        masking: HospitalMasking | None = None,
     ) -> None:
         """`memory` has the hospital's policy; None for one that is only played in a simulation: it does what it is
-        asked, and its noise follows from the run's seed."""
+        asked, and its noise follows from the run's seed. `masking` has its part in secure aggregation."""
         self.client, self.engine, self.device, self.memory = client, engine, device, memory
+        self.masking = masking or HospitalMasking(client.name, Limits())
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
         self._setup: _Setup | None = None
@@ -97,7 +107,10 @@ class Hospital:
         )
         sealer = None if config.steward_key is None else Sealer.from_file(config.steward_key, config.name)
         client = Client(config.name, dataset, data, test_rows, campaign, sealer=sealer)
-        return cls(client, config.engine, config.device, HospitalMemory(config.policy, folder))
+        identity = None if config.node_key is None else Identity.from_files(config.node_key, config.peer_keys)
+        limits = Limits(config.policy.min_cohort, config.policy.max_share)
+        masking = HospitalMasking(config.name, limits, identity)
+        return cls(client, config.engine, config.device, HospitalMemory(config.policy, folder), masking)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -116,7 +129,8 @@ class Hospital:
             build_campaign(run, assignment.clients),
             sealer=None if keys is None else Sealer.from_file(key_path(Path(keys), name), name),
         )
-        return cls(client, run.engine, run.device)
+        masking = HospitalMasking(name, Limits(run.privacy.min_cohort, run.privacy.max_share))
+        return cls(client, run.engine, run.device, masking=masking)
 
     def answer(self, request: bytes) -> bytes:
         """Bytes in, bytes out: for the trainer that is kept running."""
@@ -125,6 +139,8 @@ class Hospital:
     def reply(self, order: Note) -> Note:
         """Do what an order asks, if the hospital's policy allows it."""
         work = {HELLO: self._introduce, TRAIN: self._train_once, EVALUATE: self._evaluate}
+        for stage in MASKING:
+            work[stage] = self._answer_stage
         kind = order.head.get("kind")
         if kind not in work:
             raise WardroundError(f"an order of kind {repr(kind)[:40]}; known: {', '.join(work)}")
@@ -161,24 +177,35 @@ class Hospital:
 
     def _train_once(self, order: Note) -> Note:
         """Train, by the policy; the same order again gets the same reply again."""
-        memory, client = self.memory, self.client
+        memory, client, sealer, asked = self.memory, self.client, self.client.sealer, order_hash(order)
+        masked = self._mode(order.head) == MASKED
         if memory is None:
-            return self._train(order, order_hash(order))
-        sealer, asked = client.sealer, order_hash(order)
-        mode, cohort = (PLAIN, None) if sealer is None else (sealer.mode, sealer.min_cohort)
-        memory.policy.check_training(order, len(client.data), mode, cohort)
+            reports = self._train(order, asked)
+            return self.masking.begin(asked, reports) if masked else reports
+        cohort = None if sealer is None else sealer.min_cohort
+        memory.policy.check_training(order, len(client.data), self._mode(order.head), cohort)
         run, round = self._run(order.head), int(order.head["round"])
         audit = memory.follow_audit(run, order.head.get(AUDIT))
         facts = {"run": run, "round": round, "order": asked, "audit": list(audit)}
         if (repeated := memory.repeated(run, round, asked)) is not None:
-            memory.log(TRAIN, repeated, repeated=True, **facts)
-            return unpack(repeated)
+            reply = self.masking.begin(asked, unpack(repeated)) if masked else unpack(repeated)
+            memory.log(TRAIN, pack(reply), repeated=True, **facts)
+            return reply
         release = self._release(order.head)
         memory.check_budget(round, release)
         reply = self._train(order, asked)
-        content = pack(reply)
-        memory.remember(run, round, asked, content, release)
-        memory.log(TRAIN, content, **facts)
+        memory.remember(run, round, asked, pack(reply), release)
+        if masked:
+            reply = self.masking.begin(asked, reply)
+        memory.log(TRAIN, pack(reply), **facts)
+        return reply
+
+    def _answer_stage(self, order: Note) -> Note:
+        """Answer a stage of the masked round that the hospital has begun."""
+        reply = self.masking.answer(order)
+        if self.memory is not None:
+            facts = {"run": self._run(order.head), "order": self.masking.order}
+            self.memory.log(str(order.head["kind"]), pack(reply), **facts)
         return reply
 
     def _release(self, head: Mapping[str, Any]) -> Release | None:
@@ -213,19 +240,29 @@ class Hospital:
         if self.memory is not None and not self.memory.policy.reports_loss:
             metrics = {}
         update = matrix[0].numpy()
-        if client.sealer is None:
-            arrays = {"update": update}
+        arrays: dict[str, np.ndarray] = {}
+        if self._mode(head) == MASKED:
+            if (problem := masking_problem(update)) is not None:
+                raise WardroundError(f"its update cannot be masked: {problem}")
+            self.masking.keep(asked, matrix[0])
+        elif client.sealer is None:
+            arrays["update"] = update
         else:
             sealed = client.sealer.seal(update.astype(np.float64), round, asked)
-            arrays = {"ciphertext": np.frombuffer(sealed, dtype=np.uint8)}
+            arrays["ciphertext"] = np.frombuffer(sealed, dtype=np.uint8)
         return Note({}, {SAMPLES: len(client.data), **metrics}, arrays)
+
+    def _mode(self, head: Mapping[str, Any]) -> str:
+        """The mode that updates leave this hospital in: that of its steward's key; masks need no key."""
+        if self.client.sealer is not None:
+            return self.client.sealer.mode
+        return MASKED if head.get("mode") == MASKED else PLAIN
 
     def _check_mode(self, head: Mapping[str, Any]) -> None:
         """Refuse an order that is for another mode than the hospital's own."""
-        sealer, asked = self.client.sealer, head.get("mode", PLAIN)
-        mode = PLAIN if sealer is None else sealer.mode
+        asked, mode = head.get("mode", PLAIN), self._mode(head)
         if asked != mode:
-            own = "it has no steward_key" if sealer is None else f"its steward_key is for {mode}"
+            own = "it has no steward_key" if self.client.sealer is None else f"its steward_key is for {mode}"
             raise WardroundError(f"the order is for updates in mode {asked}, but {own}")
 
     def _evaluate(self, order: Note) -> Note:
@@ -276,7 +313,8 @@ class Hospital:
         client, sealer, memory = self.client, self.client.sealer, self.memory
         attack = client.campaign.state_dict()
         nothing = client.batch_norm is None and self.previous_weights is None and not attack
-        if nothing and (sealer is None or not sealer.round) and (memory is None or not memory.orders[1]):
+        nothing &= self.masking.is_empty and (sealer is None or not sealer.round)
+        if nothing and (memory is None or not memory.orders[1]):
             return b""
         remembered = None if memory is None else memory.state_dict()
         if remembered is not None:  # only tensors, numbers and strings are read back
@@ -289,6 +327,7 @@ class Hospital:
             "previous_weights": self.previous_weights,
             "sealed": None if sealer is None else [sealer.round, sealer.order],
             "memory": remembered,
+            "masking": None if self.masking.is_empty else self.masking.state_dict(),
         }
         content = io.BytesIO()
         torch.save(state, content)
@@ -299,6 +338,7 @@ class Hospital:
         client = self.client
         if not content:
             client.batch_norm = self.previous_weights = None
+            self.masking.load_state_dict(None)
             return
         state = torch.load(io.BytesIO(content), weights_only=True)
         client.batch_norm, self.previous_weights = state["batch_norm"], state["previous_weights"]
@@ -306,6 +346,7 @@ class Hospital:
             client.sealer.round, client.sealer.order = state["sealed"]
         if state["attack"]:
             client.campaign.load_state_dict(state["attack"])
+        self.masking.load_state_dict(state.get("masking"))
         if self.memory is not None and state["memory"] is not None:
             _load_memory(self.memory, state["memory"])
 

@@ -80,7 +80,9 @@ class HospitalPolicy(Parameters):
     dp: DpFloor | None = None
     """The least differential privacy that is accepted; None: none is demanded."""
     min_cohort: int = Field(2, ge=2)
-    """Fewest hospitals in a sum that a steward opens; of encrypted modes."""
+    """Fewest hospitals in a sum: that a steward opens, or that this hospital masks its update for."""
+    max_share: float = Field(0.5, gt=0, lt=1)
+    """Largest share of one hospital in a sum that this hospital masks its update for."""
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> HospitalPolicy:
@@ -117,7 +119,7 @@ class HospitalPolicy(Parameters):
         Args:
             order: what the server asks.
             samples: training samples of this hospital.
-            mode: the privacy mode that the hospital has keys for.
+            mode: the privacy mode in which its update would leave.
             min_cohort: of the steward, as the key's file says; None in plaintext.
         """
         head = order.head
@@ -129,7 +131,7 @@ class HospitalPolicy(Parameters):
                 f"this hospital has {samples} samples, fewer than policy.min_samples {self.min_samples}"
             )
         if self.mode is not None and mode != self.mode:
-            raise OrderRefused(f"policy.mode is {self.mode}, but this hospital has keys for {mode}")
+            raise OrderRefused(f"policy.mode is {self.mode}, but its update would leave in mode {mode}")
         if min_cohort is not None and min_cohort < self.min_cohort:
             raise OrderRefused(
                 f"the steward opens sums of {min_cohort} hospitals, fewer than policy.min_cohort {self.min_cohort}"

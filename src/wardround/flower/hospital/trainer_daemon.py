@@ -155,7 +155,7 @@ def _answer_and_save(hospital: Hospital, path: Path) -> Answer:
         reply = hospital.answer(request)
         state = hospital.save_state()
         if state != saved:
-            replace_file(path, state)
+            replace_file(path, state, 0o600)  # it may hold the keys of a masked round
             saved = state
         return reply
 

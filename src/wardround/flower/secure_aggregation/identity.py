@@ -50,7 +50,9 @@ class Identity:
 
     def check(self, cohort: Cohort) -> None:
         """Raise `Refused` unless every hospital of the cohort is registered and has signed its keys."""
-        for name, keys in cohort.keys.items() if self.peers is not None else ():
+        if self.peers is None:
+            return
+        for name, keys in cohort.keys.items():
             if name not in self.peers:
                 raise Refused(f"'{name}' has no registered key here")
             try:

@@ -16,10 +16,13 @@ from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import EVALUATE, TRAIN, Note
 from wardround.flower.orders import AUDIT, order_hash, work_section
+from wardround.flower.secure_aggregation.cohort import Cohort, Limits
 from wardround.flower.server.broker import Reply
+from wardround.flower.server.masked_round import MaskedRound
 from wardround.flower.server.membership import Membership
-from wardround.flower.server.replies import Replies, SealedReplies, combine_evaluations
-from wardround.updates import Layout
+from wardround.flower.server.replies import MaskedReplies, Replies, SealedReplies, combine_evaluations
+from wardround.privacy.masking import MaskedSum
+from wardround.updates import Layout, Updates
 
 __all__ = ["FlowerClients"]
 
@@ -82,12 +85,44 @@ class FlowerClients:
         self.audit.append("received", round=order.round, clients=replies.received())
         updates = replies.updates(self.layout)
         needed = max(self.params.needed(self.config.per_round), order.minimum_updates(len(updates)))
+        sealed, summed = None, None
         if len(replies.usable) < needed:
-            reasons = {**replies.absent, **replies.problems}
-            first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
-            raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed ({first})")
-        sealed = replies.sealed if isinstance(replies, SealedReplies) else None
-        return Received(updates, sealed, asked, replies.problems, replies.absent, seconds)
+            if not (isinstance(replies, MaskedReplies) and replies.spent):
+                reasons = {**replies.absent, **replies.problems}
+                first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
+                raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed ({first})")
+            # Nobody masks an update twice, so that asking again is of no use: the next round will have a sum.
+            summed = MaskedSum({}, reason="an earlier attempt at this round lost its sum")
+        elif isinstance(replies, MaskedReplies):
+            with timed(seconds, "aggregate"):
+                summed = self._sum_masked(order, asked, replies, updates)
+        elif isinstance(replies, SealedReplies):
+            sealed = replies.sealed
+        return Received(updates, sealed, asked, replies.problems, replies.absent, seconds, summed)
+
+    def _sum_masked(
+        self, order: TrainOrder, asked: str, replies: MaskedReplies, updates: Updates
+    ) -> MaskedSum:
+        """The weighted sum of what hospitals keep, by the stages of secure aggregation."""
+        assert order.weigh is not None
+        rows = [row for row, client in enumerate(updates.clients) if client in replies.keys]
+        reports = updates.select(rows)
+        weighed = order.weigh(reports)
+        assert weighed.weights is not None  # a rule that sees reports alone has weights
+        weights = dict(zip(reports.clients, weighed.weights.tolist(), strict=True))
+        if weighed.skipped is not None:
+            return MaskedSum(weights, reason=weighed.skipped)
+        privacy = self.config.run.privacy
+        return MaskedRound(
+            Cohort(asked, replies.keys, weights),
+            self.layout.size,
+            Limits(privacy.min_cohort, privacy.max_share),
+            self.broker,
+            self.audit,
+            self._nodes,
+            {"run": self.config.run.run_name, "round": order.round},
+            self.params.deadline_seconds,
+        ).sum()
 
     def _collect(self, order: TrainOrder) -> tuple[Replies, str]:
         """The hospitals' replies, and the hash of the order they were given."""
@@ -102,9 +137,10 @@ class FlowerClients:
             },
             "clients": self.config.clients,
         }
-        if order.encrypted:
+        kind: type[Replies] = Replies
+        if order.encrypted or order.weigh is not None:
             head["mode"] = self.config.run.privacy.mode
-        kind = SealedReplies if order.encrypted else Replies
+            kind = SealedReplies if order.encrypted else MaskedReplies
         head[AUDIT] = list(self.audit.head())
         replies = kind(list(order.chosen), self.layout.size, self.dtype)
         deadline = self.params.deadline_seconds

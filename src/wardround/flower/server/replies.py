@@ -14,11 +14,13 @@ from torch import Tensor
 
 from wardround.federation.clients import Evaluation
 from wardround.federation.evaluation import METRICS
-from wardround.flower.messages import SAMPLES, VALIDATION
+from wardround.flower.messages import KEYS, SAMPLES, SPENT, VALIDATION, Note
+from wardround.flower.secure_aggregation.cohort import PublicKeys, read_public_key
 from wardround.flower.server.broker import Failure, Reply
+from wardround.privacy.encryption.refusals import Refused
 from wardround.updates import MOST_SAMPLES, Layout, Updates
 
-__all__ = ["Replies", "SealedReplies", "combine_evaluations"]
+__all__ = ["MaskedReplies", "Replies", "SealedReplies", "combine_evaluations"]
 
 RATES = ("auroc", "auprc", "accuracy", "f1")
 
@@ -50,13 +52,13 @@ class Replies:
         count, loss = reply.metrics.get(SAMPLES), reply.metrics.get("loss", math.nan)
         self.samples[client] = float(count) if count is not None and abs(count) <= MOST_SAMPLES else math.inf
         self.loss[client] = float(loss)
-        problem = self._store(client, reply.arrays) or _no_count(count)
+        problem = self._store(client, reply) or _no_count(count)
         if problem is not None:
             self.problems[client] = problem
 
-    def _store(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
+    def _store(self, client: str, reply: Note) -> str | None:
         """Store the client's update where the rule will read it; returns what is wrong with it."""
-        update, expected = arrays.get("update"), (self.dimension,)
+        update, expected = reply.arrays.get("update"), (self.dimension,)
         if update is None:
             return "no update in its answer"
         self.hashes[client] = hashlib.sha256(update.tobytes()).hexdigest()
@@ -123,14 +125,22 @@ class Replies:
         }
 
 
-class SealedReplies(Replies):
-    """Replies whose updates are encrypted: nothing is known of them but who sent them and what was reported."""
+class HiddenReplies(Replies):
+    """Replies of whose updates nothing is known but who sent them and what was reported."""
+
+    def updates(self, layout: Layout) -> Updates:
+        clients = self.answered
+        return self._with_reports(torch.zeros(len(clients), 1), clients, None)
+
+
+class SealedReplies(HiddenReplies):
+    """Replies whose updates are encrypted."""
 
     def _allocate(self) -> None:
         self.sealed: dict[str, bytes] = {}
 
-    def _store(self, client: str, arrays: Mapping[str, np.ndarray]) -> str | None:
-        ciphertext = arrays.get("ciphertext")
+    def _store(self, client: str, reply: Note) -> str | None:
+        ciphertext = reply.arrays.get("ciphertext")
         if ciphertext is None or ciphertext.dtype != np.uint8:
             return "no ciphertext in its answer"
         content = ciphertext.tobytes()
@@ -141,10 +151,32 @@ class SealedReplies(Replies):
     def _clear(self, client: str) -> None:
         self.sealed.pop(client, None)
 
-    def updates(self, layout: Layout) -> Updates:
-        """What the server knows of encrypted updates."""
-        clients = self.answered
-        return self._with_reports(torch.zeros(len(clients), 1), clients, None)
+
+class MaskedReplies(HiddenReplies):
+    """Replies whose updates have not left the hospitals yet: reports, and public keys for masks."""
+
+    def _allocate(self) -> None:
+        self.keys: dict[str, PublicKeys] = {}
+        self.spent: set[str] = set()
+        """Clients whose update was masked in an earlier attempt at this round."""
+
+    def _store(self, client: str, reply: Note) -> str | None:
+        if reply.head.get(SPENT) is True:
+            self.spent.add(client)
+            return "its update of this round was masked already, for a sum that was lost"
+        keys = reply.head.get(KEYS)
+        if not isinstance(keys, list) or len(keys) != 3 or not all(isinstance(key, str) for key in keys):
+            return "no public keys in its answer"
+        try:
+            for key in keys[:2]:
+                read_public_key(key)
+        except Refused as problem:
+            return str(problem)
+        self.keys[client] = PublicKeys(*keys)
+        return None
+
+    def _clear(self, client: str) -> None:
+        self.keys.pop(client, None)
 
 
 def _no_count(count: float | None) -> str | None:
