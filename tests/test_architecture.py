@@ -49,7 +49,7 @@ MAY_IMPORT = {
 HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy", "PIL", "plotly", "tenseal"}
 
 WHOLE_PACKAGE = {
-    ".": {"architecture", "docs", "init", "packaging"},
+    ".": {"architecture", "docs", "extending", "init", "packaging"},
     "aggregators": {
         "breakdown",
         "contract",

@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from wardround import aggregators, attacks
+from wardround import aggregators, attacks, plugins
 from wardround.cli.main import app
 from wardround.experiments import RunConfig, expand, load_config
 
@@ -28,6 +28,13 @@ def named(pages):
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^ *```(?:{language})\n(.*?)^ *```", page.read_text(), re.S | re.M)
+
+
+def files(page: Path) -> dict[str, str]:
+    """Name → content of the files that a page shows: samples whose first line is a comment with a file's name."""
+    samples = blocks(page, "python|ya?ml")
+    named_samples = [(re.match(r"# ([\w-]+\.(?:py|yaml))\n", sample), sample) for sample in samples]
+    return {found[1]: sample for found, sample in named_samples if found}
 
 
 def prose(page: Path) -> str:
@@ -50,19 +57,31 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(file), f"{page.name}: {file.name} has no heading #{anchor}"
 
 
+def write_files(page: Path, folder: Path) -> dict[str, str]:
+    shown = files(page)
+    for name, content in shown.items():
+        (folder / name).write_text(content)
+    return shown
+
+
 @pytest.mark.parametrize("page", **named([page for page in PAGES if blocks(page, "python")]))
 def test_python_runs(page, tmp_path, monkeypatch, registries):
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "sample"}
+    shown = write_files(page, tmp_path)
+    for file in shown:
+        if file.endswith(".py"):
+            plugins.load(tmp_path / file)
     for code in blocks(page, "python"):
-        if not code.startswith(
-            ">>> "
-        ):  # a session is compared with what it prints, in the tests of its subject
+        # A session is compared with what it prints, in the tests of its subject.
+        if not code.startswith(">>> ") and code not in shown.values():
             exec(compile(code, str(page), "exec", dont_inherit=True), names)
 
 
 @pytest.mark.parametrize("page", **named([page for page in PAGES if blocks(page, "ya?ml")]))
-def test_configurations_are_valid(page):
+def test_configurations_are_valid(page, tmp_path, monkeypatch, registries):
+    write_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
     for block in blocks(page, "ya?ml"):
         values = yaml.safe_load(block)
         if {"base", "axes", "runs"} & values.keys():

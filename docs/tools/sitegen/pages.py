@@ -114,7 +114,7 @@ def _write_api(folder: Path) -> None:
     for module in modules:
         title = f"{module}: {API[module]}"
         (folder / "api" / f"{module}.rst").write_text(
-            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {module}\n", encoding="utf-8"
+            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {module}\n{_left_out(module)}", encoding="utf-8"
         )
     listed = "\n".join(f"- [`{module}`](api/{module}.rst): {API[module]}" for module in modules)
     pages = "\n".join(f"api/{module}" for module in modules)
@@ -123,6 +123,11 @@ def _write_api(folder: Path) -> None:
         f"{listed}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n",
         encoding="utf-8",
     )
+
+
+def _left_out(module: str) -> str:
+    """What every kind of member has is described once, with the registry."""
+    return "" if module == "wardround.registry" else "   :exclude-members: Parameters, register\n"
 
 
 def _append_navigation(folder: Path) -> None:

@@ -7,9 +7,32 @@
 tensor([2.])
 """
 
-from wardround.aggregators.base import Aggregator, ClientPolicy, Context, registry
+from wardround.aggregators._math.kernels import centred_gram, row_dots, squared_distances, weighted_sum
+from wardround.aggregators.base import (
+    Aggregator,
+    ByzantineBound,
+    ClientPolicy,
+    Context,
+    Parameters,
+    register,
+    registry,
+)
 
-__all__ = ["Aggregator", "ClientPolicy", "Context", "available", "create", "registry"]
+__all__ = [
+    "Aggregator",
+    "ByzantineBound",
+    "ClientPolicy",
+    "Context",
+    "Parameters",
+    "available",
+    "centred_gram",
+    "create",
+    "register",
+    "registry",
+    "row_dots",
+    "squared_distances",
+    "weighted_sum",
+]
 
 available = registry.available
 create = registry.create

@@ -15,7 +15,10 @@ from wardround.attacks.base import (
     KnowledgeLevel,
     LocalData,
     MetricsAttack,
+    Parameters,
+    Range,
     describe,
+    register,
     registry,
 )
 from wardround.attacks.campaign import Campaign, draw_byzantine
@@ -30,10 +33,13 @@ __all__ = [
     "KnowledgeLevel",
     "LocalData",
     "MetricsAttack",
+    "Parameters",
+    "Range",
     "available",
     "create",
     "describe",
     "draw_byzantine",
+    "register",
     "registry",
 ]
 

@@ -13,11 +13,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__all__ = ["Dataset", "DatasetSource", "Split", "Task", "available", "create", "partition", "registry"]
+__all__ = [
+    "Dataset", "DatasetSource", "Parameters", "Split", "Task", "available", "create", "partition", "register",
+    "registry", "split_samples",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from wardround.datasets import partition
-    from wardround.datasets.base import Dataset, DatasetSource, Split, Task, registry
+    from wardround.datasets.base import (
+        Dataset,
+        DatasetSource,
+        Parameters,
+        Split,
+        Task,
+        register,
+        registry,
+        split_samples,
+    )
 
     available = registry.available
     create = registry.create

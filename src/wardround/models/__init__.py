@@ -6,9 +6,9 @@
 57
 """
 
-from wardround.models.base import ModelSpec, build_seeded, registry
+from wardround.models.base import ModelSpec, Parameters, build_seeded, register, registry
 
-__all__ = ["ModelSpec", "available", "build_seeded", "create", "registry"]
+__all__ = ["ModelSpec", "Parameters", "available", "build_seeded", "create", "register", "registry"]
 
 available = registry.available
 create = registry.create
