@@ -359,6 +359,7 @@ def test_runs_are_read_where_the_plug_in_is_not(write, tiny, tmp_path, monkeypat
     """Nor is it loaded where it is: looking at a run that somebody sent must not run their code."""
     from wardround.analysis import analyze, load_runs
     from wardround.live.run import RunFeed
+    from wardround.protocols import papers
     from wardround.report.contents import collect
 
     path = write()
@@ -370,8 +371,8 @@ def test_runs_are_read_where_the_plug_in_is_not(write, tiny, tmp_path, monkeypat
     path.write_text("raise SystemExit")
     assert [found.path for found in find_runs([tmp_path / "runs"])] == [folder.path]
     runs = load_runs([tmp_path / "runs"])
-    assert "first" in json.dumps(analyze(runs).plain())
-    assert collect(runs).all_figures
+    assert "first" in json.dumps(analyze(runs, papers=papers()).plain())
+    assert collect(runs, papers()).all_figures
     feed = RunFeed(folder.path, "run")
-    feed.look()
+    feed.poll()
     assert feed.describe()["rule"] == "first"
