@@ -1,9 +1,11 @@
 """The page and its actions: policy, host names, token, quarantine and release."""
 
+import asyncio
 import json
 from contextlib import contextmanager
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from wardround.live.access import Access
@@ -15,11 +17,12 @@ pytest.importorskip("starlette", reason="starlette is not installed (extra 'live
 
 
 TOKEN = "correct horse battery staple"
+ORIGIN = {"origin": "http://127.0.0.1:8400"}  # a browser sends it with every form
 
 
 @contextmanager
-def client_of(roots, token=None, host="127.0.0.1", names=()):
-    page = LivePage(roots, Access(host, token, names), 0)
+def client_of(roots, token=None, host="127.0.0.1", names=(), access=None):
+    page = LivePage(roots, access or Access(host, token, names), 0)
     with TestClient(page.app, base_url="http://127.0.0.1:8400", follow_redirects=False) as client:
         yield client
 
@@ -87,9 +90,9 @@ def test_a_token_is_asked_for_and_kept_in_a_cookie(tmp_path):
         assert client.get("/static/live.css").status_code == 200, "the form wears the page's clothes"
         assert client.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.get("/api/runs", headers={"authorization": "Bearer wrong"}).status_code == 401
-        assert client.post("/login", data={"token": "wrong"}).status_code == 401
+        assert client.post("/login", data={"token": "wrong"}, headers=ORIGIN).status_code == 401
         assert not client.cookies
-        entered = client.post("/login", data={"token": TOKEN})
+        entered = client.post("/login", data={"token": TOKEN}, headers=ORIGIN)
         assert (entered.status_code, entered.headers["location"]) == (303, "/")
         cookie = entered.headers["set-cookie"]
         assert "HttpOnly" in cookie
@@ -101,11 +104,110 @@ def test_a_token_is_asked_for_and_kept_in_a_cookie(tmp_path):
         assert client.get("/api/runs").status_code == 200
 
 
+async def post_unread(page, **headers):
+    """Post to /login; reading a byte of the body is an error. Gives status and headers of the answer."""
+    method = headers.pop("method", "POST")
+    scope = {
+        "type": "http", "method": method, "path": "/login", "query_string": b"", "scheme": "http",
+        "client": ("192.0.2.1", 1), "server": ("127.0.0.1", 8400), "http_version": "1.1", "root_path": "",
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    sent = []
+
+    async def receive():
+        raise AssertionError("the body was read")
+
+    async def send(message):
+        sent.append(message)
+
+    await page.app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+GOOD = {"host": "127.0.0.1:8400", "content_length": "10", "origin": "http://127.0.0.1:8400"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"host": "attacker.example"}, 421),
+        ({"method": "PUT"}, 405),
+        ({"method": "GET"}, 405),
+        ({"origin": None}, 403),
+        ({"origin": "http://attacker.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://[::"}, 403),
+        ({"content_length": None, "transfer_encoding": "chunked"}, 411),
+        ({"content_length": "10001"}, 413),
+        ({"content_length": "9" * 5000}, 413),
+        ({"content_length": "-1"}, 411),
+    ],
+)
+def test_login_refuses_before_it_reads_a_body(tmp_path, changed, status):
+    page = LivePage([tmp_path], Access("127.0.0.1", TOKEN), 0)
+    headers = {name: value for name, value in {**GOOD, **changed}.items() if value is not None}
+    answered, sent = asyncio.run(post_unread(page, **headers))
+    assert answered == status
+    assert sent[b"connection"] == b"close", "or the server reads on to find the next request"
+    with pytest.raises(AssertionError, match="the body was read"):
+        asyncio.run(post_unread(page, **GOOD))
+
+
+def test_without_a_token_there_is_no_login(tmp_path):
+    page = LivePage([tmp_path], Access("127.0.0.1", None), 0)
+    assert asyncio.run(post_unread(page, **GOOD))[0] == 403
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("wardround.live.application.BODY_SECONDS", 0.05)
+    page = LivePage([tmp_path], Access("127.0.0.1", TOKEN), 0)
+    request = Request(
+        {"type": "http", "method": "POST", "path": "/login", "headers": [], "client": ("192.0.2.1", 1)},
+        receive=lambda: asyncio.sleep(60),
+    )
+    assert asyncio.run(asyncio.wait_for(page.login(request), 30)).status_code == 408
+
+
+@pytest.mark.parametrize("way", ["form", "address", "header"])
+def test_wrong_tokens_slow_down_whatever_way_they_come(tmp_path, way):
+    access, now = Access("127.0.0.1", TOKEN), [1000.0]
+    access.attempts.clock = lambda: now[0]
+    with client_of([tmp_path], access=access) as client:
+
+        def attempt(token):
+            if way == "form":
+                return client.post("/login", data={"token": token}, headers=ORIGIN)
+            if way == "address":
+                return client.get("/", params={"token": token})
+            return client.get("/api/runs", headers={"authorization": f"Bearer {token}"})
+
+        assert [attempt("wrong").status_code for _ in range(7)] == [401] * 6 + [429]
+        refused = attempt(TOKEN)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        cookie = {"cookie": f"wardround_0={access.session}"}
+        assert client.get("/api/runs", headers=cookie).status_code == 200, "who is in stays in"
+        assert client.get("/", params={"token": "old"}, headers=cookie).status_code == 200
+        assert client.get("/").status_code == 401, "the form is shown as before"
+        now[0] += 1.0
+        assert attempt("wrong").status_code == 401
+        assert attempt("wrong").headers["retry-after"] == "2"
+        now[0] += 2.0
+        assert attempt(TOKEN).status_code in (200, 303)
+
+
+def test_one_sources_wrong_tokens_do_not_slow_down_another():
+    access = Access("0.0.0.0", TOKEN)
+    for _ in range(9):
+        access.attempts.fail("192.0.2.1")
+    assert not access.is_token(TOKEN, "192.0.2.1")
+    assert access.is_token(TOKEN, "192.0.2.2")
+
+
 @pytest.fixture
 def federation(wait_for, tmp_path, growing):
     run = growing(federation=True).add(2)
     with client_of([tmp_path], TOKEN) as client:
-        client.post("/login", data={"token": TOKEN})
+        client.post("/login", data={"token": TOKEN}, headers=ORIGIN)
         found = wait_for(lambda: [r for r in client.get("/api/runs").json() if r["federation"]])[0]
         yield client, f"/api/runs/{found['id']}", run.path
 

@@ -1,8 +1,10 @@
 """The server: streams over real connections, and the command line."""
 
 import json
+import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -91,7 +93,7 @@ def test_a_stream_sends_what_happens_and_continues_after_a_break(wait_for, serve
     assert [record["round"] for record in received if record["kind"] == "cells"] == [3]
 
 
-def test_mistakes_of_the_command_line():
+def test_mistakes_of_the_command_line(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(ConfigError, match="in use"):
         watch([], "127.0.0.1", taken.getsockname()[1], None)
@@ -100,7 +102,48 @@ def test_mistakes_of_the_command_line():
     with pytest.raises(ConfigError, match="--token: is empty"):
         watch([], "127.0.0.1", 0, " ")
     with pytest.raises(ConfigError, match="cannot listen"):
-        watch([], "192.0.2.1", 0, TOKEN)
+        watch([], "192.0.2.1", 0, TOKEN, insecure=True)
+    with pytest.raises(ConfigError, match=r"--host 0\.0\.0\.0.*unencrypted.*--certificate"):
+        watch([], "0.0.0.0", 0, TOKEN)
+    with pytest.raises(ConfigError, match="--certificate-key: give the --certificate"):
+        watch([], "127.0.0.1", 0, None, certificate_key=tmp_path / "server.key")
+    with pytest.raises(ConfigError, match="not a certificate with its key"):
+        watch([], "127.0.0.1", 0, None, certificate=tmp_path / "missing.pem")
+
+
+@pytest.mark.slow
+def test_with_a_certificate_it_speaks_tls_to_other_machines(tmp_path):
+    certificates = pytest.importorskip("wardround.flower.certificates", reason="no extra 'flower'")
+    files = certificates.KeyFiles(tmp_path / "certs")
+    certificates.make_server_certificate(files.folder, ["127.0.0.1"])
+    command = [sys.executable, "-m", "wardround", "watch", str(tmp_path), "--port", "0", "--host", "0.0.0.0"]
+    command += ["--certificate", str(files.server), "--certificate-key", str(files.server_key)]
+    environment = {**os.environ, "WARDROUND_WATCH_TOKEN": TOKEN}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        line = process.stdout.readline()
+        url = line.split(": ", 1)[1].split()[0].split("?")[0]
+        assert url.startswith("https://127.0.0.1:")
+        trusted = ssl.create_default_context(cafile=str(files.authority))
+        with httpx.Client(verify=trusted, timeout=PATIENCE) as client:
+            assert client.get(url).status_code == 401
+            origin = {"origin": url.rstrip("/")}
+            entered = client.post(f"{url}login", data={"token": TOKEN}, headers=origin)
+            assert entered.status_code == 303
+            assert "Secure" in entered.headers["set-cookie"]
+            # Nobody chooses the source that its wrong tokens are counted for.
+            tries = [
+                client.get(
+                    f"{url}api/runs",
+                    headers={"authorization": "Bearer x", "x-forwarded-for": f"192.0.2.{number}"},
+                )
+                for number in range(7)
+            ]
+            assert [answer.status_code for answer in tries] == [401] * 6 + [429]
+    finally:
+        process.terminate()
+        printed, _ = process.communicate()
+    assert "NOT ENCRYPTED" not in printed
 
 
 def test_the_missing_extra_names_its_command(monkeypatch):

@@ -29,7 +29,9 @@ def watch(
         ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8400,
-    host: Annotated[str, typer.Option(help="Any address but loopback needs --token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Any address but loopback needs --token and --certificate.")
+    ] = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(
@@ -41,6 +43,14 @@ def watch(
         list[str] | None,
         typer.Option("--allow-host", help="Another host name under which the page may be opened."),
     ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
+    certificate_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Let other machines connect without TLS: anyone between can read along."
+        ),
+    ] = False,
 ) -> None:
     """Show running experiments, or a federation, on a live page. Ctrl-C ends it; the runs continue."""
     from wardround.live.server import watch as serve
@@ -49,11 +59,12 @@ def watch(
         entry = "" if token is None else f"?token={quote(token, safe='')}"
         print(f"watching {', '.join(map(str, paths))}: {url}{entry}  (Ctrl-C ends)", flush=True)
         if not is_loopback(host):
-            print("the connection is not encrypted: put TLS or an SSH tunnel before it", flush=True)
+            if certificate is None:
+                print("the connection is NOT ENCRYPTED: put TLS or an SSH tunnel before it", flush=True)
             if token is not None and len(token) < SHORT:
                 print(f"a token of fewer than {SHORT} characters can be guessed", flush=True)
 
     try:
-        serve(paths, host, port, token, allow_host or (), ready)
+        serve(paths, host, port, token, allow_host or (), ready, certificate, certificate_key, insecure)
     except KeyboardInterrupt:
         print("no longer watching")

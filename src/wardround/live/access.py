@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from wardround.live.attempts import Attempts
+
 __all__ = ["HEADERS", "Access", "is_loopback"]
 
 HEADERS = {
@@ -47,6 +49,7 @@ class Access:
         self.token = token
         self.session = secrets.token_urlsafe(32)
         """The content of the cookie: proves that the token was entered, and is void once this server has ended."""
+        self.attempts = Attempts()
         self._names = {host.lower(), "localhost", *(name.lower() for name in names)}
         self._open_to_others = not is_loopback(host)
         if self._open_to_others:
@@ -63,22 +66,44 @@ class Access:
             return False
         return address.is_loopback or self._open_to_others
 
-    def is_token(self, value: str) -> bool:
-        """Is this the token? Compared in constant time."""
-        return self.token is not None and hmac.compare_digest(value.encode(), self.token.encode())
+    def is_token(self, value: str, source: str) -> bool:
+        """Is this the token? Compared in constant time; a wrong one counts against its source.
 
-    def admits(self, cookie: str, authorization: str, cookie_name: str) -> bool:
+        While the source has to wait (`attempts.wait`), no token of it is right.
+        """
+        if self.token is None or self.attempts.wait(source):
+            return False
+        right = hmac.compare_digest(value.encode(), self.token.encode())
+        if not right:
+            self.attempts.fail(source)
+        return right
+
+    def admits(self, cookie: str, authorization: str, cookie_name: str, source: str) -> bool:
         """May this request see the page? Everything may where there is no token."""
         if self.token is None:
             return True
-        scheme, _, value = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            return self.is_token(value.strip())
+        bearer = bearer_token(authorization)
+        if bearer is not None:
+            return self.is_token(bearer, source)
+        return self.has_session(cookie, cookie_name)
+
+    def has_session(self, cookie: str, cookie_name: str) -> bool:
+        """Has this browser entered the token before?"""
         try:
             morsel = SimpleCookie(cookie).get(cookie_name)
         except CookieError:
             return False
         return morsel is not None and hmac.compare_digest(morsel.value.encode(), self.session.encode())
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The token in an `Authorization` header; None where there is none.
+
+    >>> bearer_token("Bearer secret"), bearer_token("Basic abc"), bearer_token("")
+    ('secret', None, None)
+    """
+    scheme, _, value = authorization.partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else None
 
 
 def same_origin(origin: str | None, host: str) -> bool:
@@ -87,7 +112,12 @@ def same_origin(origin: str | None, host: str) -> bool:
     >>> same_origin("http://127.0.0.1:8400", "127.0.0.1:8400"), same_origin("http://evil.example", "127.0.0.1:8400")
     (True, False)
     """
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _host_of(header: str) -> str:

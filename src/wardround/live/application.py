@@ -6,6 +6,7 @@ Imported only where the extra `live` is installed: it needs Starlette.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wardround.errors import WardroundError
-from wardround.live.access import HEADERS, Access, same_origin
+from wardround.live.access import HEADERS, Access, bearer_token, same_origin
 from wardround.live.feed import Feed
 from wardround.live.stream import Cursor, Hub
 
@@ -38,6 +39,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 MOST_RUNS = 12  # in one stream
 LONGEST_REASON = 400
 LARGEST_BODY = 10_000
+BODY_SECONDS = 10.0  # a browser sends a token at once
 ASSETS = resources.files("wardround.live").joinpath("static")
 ACTIONS = ("quarantine", "release")
 
@@ -45,8 +47,8 @@ ACTIONS = ("quarantine", "release")
 class LivePage:
     """The page for some folders, and who has access to it."""
 
-    def __init__(self, roots: Sequence[Path], access: Access, port: int) -> None:
-        self.access = access
+    def __init__(self, roots: Sequence[Path], access: Access, port: int, tls: bool = False) -> None:
+        self.access, self.tls = access, tls
         self.cookie = f"wardround_{port}"  # cookies ignore ports: two pages on one machine need two names
         self.feed = Feed(roots)
         self.hub = Hub(self.feed, secrets.token_hex(4), actions=access.token is not None)
@@ -115,13 +117,20 @@ class LivePage:
         return JSONResponse({"done": action, "client": client})
 
     async def login(self, request: Request) -> Response:
-        """Check the token once; a cookie is enough from then on."""
-        form = parse_qs((await request.body())[:LARGEST_BODY].decode(errors="replace"))
-        return self._enter() if self.access.is_token(form.get("token", [""])[0]) else _html("login.html", 401)
+        """Check the token once; a cookie is enough from then on. `refuse` has looked at the headers."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.body()
+        except TimeoutError:
+            return _refusal(408, "the token did not come in time")
+        token = parse_qs(body.decode(errors="replace")).get("token", [""])[0]
+        return self._enter() if self.access.is_token(token, _source(request)) else _html("login.html", 401)
 
     def _enter(self) -> Response:
         response = RedirectResponse("/", 303)
-        response.set_cookie(self.cookie, self.access.session, httponly=True, samesite="lax", path="/")
+        response.set_cookie(
+            self.cookie, self.access.session, httponly=True, samesite="lax", path="/", secure=self.tls
+        )
         return response
 
     async def refuse(self, request: Request) -> Response | None:
@@ -134,13 +143,25 @@ class LivePage:
             )
         if changes and not same_origin(headers.get("origin"), host):
             return _refusal(403, "another site's page may not do this")
-        if path.startswith("/static/") or path == "/login":
+        if path.startswith("/static/"):
             return None
         if changes and access.token is None:
             return _refusal(403, "start wardround watch with --token to switch the actions on")
-        if path == "/" and access.is_token(request.query_params.get("token", "")):
+        cookie, authorization = headers.get("cookie", ""), headers.get("authorization", "")
+        source = _source(request)
+        token = request.query_params.get("token", "") if path == "/" else ""
+        if access.has_session(cookie, self.cookie):
+            token = ""  # a bookmark with an old one does no harm
+        brings_token = path == "/login" or token or bearer_token(authorization) is not None
+        if access.token is not None and brings_token and (wait := access.attempts.wait(source)):
+            refusal = _refusal(429, f"too many wrong tokens; try again in {math.ceil(wait)} s")
+            refusal.headers["Retry-After"] = str(math.ceil(wait))
+            return refusal
+        if path == "/login":
+            return _refuse_login(request)
+        if token and access.is_token(token, source):
             return self._enter()
-        if not access.admits(headers.get("cookie", ""), headers.get("authorization", ""), self.cookie):
+        if not access.admits(cookie, authorization, self.cookie, source):
             return _html("login.html", 401) if path == "/" else _refusal(401, "the token is missing or wrong")
         if changes and headers.get("x-wardround") != "1":
             # A form of another site cannot set a header, and a script there would need our CORS header.
@@ -166,6 +187,10 @@ class _AccessControl:
             await send(message)
 
         refusal = await self.check(Request(scope))
+        if refusal is not None and {b"content-length", b"transfer-encoding"} & dict(scope["headers"]).keys():
+            refusal.headers["Connection"] = (
+                "close"  # or the server would read the body to find the next request
+            )
         await (refusal or self.app)(scope, receive, send_with_headers)
 
 
@@ -177,12 +202,33 @@ def _refusal(status: int, reason: str) -> Response:
     return JSONResponse({"error": reason}, status)
 
 
+def _source(request: Request) -> str:
+    """Where a request comes from: the address of the connection, not what a header claims."""
+    return "" if request.client is None else request.client.host
+
+
+def _refuse_login(request: Request) -> Response | None:
+    """The answer to a login whose headers are wrong, given before its body is read; None where they are right."""
+    if request.method != "POST":
+        return PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})
+    if request.headers.get("origin") is None:  # that it is our own has been checked
+        return _refusal(
+            403, "the header Origin is missing; programs send Authorization: Bearer TOKEN instead"
+        )
+    size = request.headers.get("content-length", "")
+    if not (size.isascii() and size.isdigit()):
+        return _refusal(411, "the header Content-Length is missing")
+    if len(size) > 10 or int(size) > LARGEST_BODY:
+        return _refusal(413, "too long for a token")
+    return None
+
+
 async def _read_action(request: Request) -> dict[str, str] | str:
     """Client and reason of an action, or what is wrong with them."""
     if request.headers.get("content-type", "").split(";")[0] != "application/json":
         return "send JSON"
     size = request.headers.get("content-length", "")
-    if not size.isdigit() or int(size) > LARGEST_BODY:
+    if not (size.isascii() and size.isdigit()) or len(size) > 10 or int(size) > LARGEST_BODY:
         return "too long"
     try:
         values = await request.json()

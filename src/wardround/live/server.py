@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,23 @@ def watch(
     token: str | None,
     names: Sequence[str] = (),
     ready: Callable[[str], None] = lambda url: None,
+    certificate: Path | None = None,
+    certificate_key: Path | None = None,
+    insecure: bool = False,
 ) -> None:
-    """Serve the page for these folders; `ready` is called with its address."""
+    """Serve the page for these folders.
+
+    Args:
+        roots: Run folders, or folders that contain run folders.
+        host: The address to bind to; any but loopback needs a token, and a certificate or `insecure`.
+        port: 0 for any free one.
+        token: The secret that the page asks for; it switches on the actions.
+        names: Further host names under which the page may be opened.
+        ready: Called with the page's address.
+        certificate: TLS certificate (PEM); without one the page speaks plain HTTP.
+        certificate_key: Its private key (PEM); None where the certificate's file holds it too.
+        insecure: Accept other machines without TLS.
+    """
     require("starlette", "live")
     uvicorn = require("uvicorn", "live")
     if token is not None and not token.strip():
@@ -31,11 +47,20 @@ def watch(
         raise ConfigError(
             f"--host {host}: other machines could reach the page; add --token SECRET, or leave --host 127.0.0.1"
         )
+    if certificate is None and certificate_key is not None:
+        raise ConfigError("--certificate-key: give the --certificate that it belongs to")
+    if certificate is None and not is_loopback(host) and not insecure:
+        raise ConfigError(
+            f"--host {host}: token and page would cross the network unencrypted; add --certificate and "
+            "--certificate-key (TLS), or --insecure where something else encrypts the connection"
+        )
+    if certificate is not None:
+        _check_certificate(certificate, certificate_key)
     from wardround.live.application import LivePage
 
     with _listener(host, port) as listener:
         port = listener.getsockname()[1]
-        page = LivePage(roots, Access(host, token, names), port)
+        page = LivePage(roots, Access(host, token, names), port, tls=certificate is not None)
 
         class Server(uvicorn.Server):  # type: ignore[name-defined, misc]
             def handle_exit(self, sig: int, frame: Any) -> None:
@@ -48,11 +73,24 @@ def watch(
             access_log=False,
             server_header=False,
             ws="none",
+            proxy_headers=False,  # a header must not decide whose wrong tokens these are
+            ssl_certfile=certificate,
+            ssl_keyfile=certificate_key,
             timeout_graceful_shutdown=3,
         )
         shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{port}/")
+        ready(f"{'http' if certificate is None else 'https'}://{shown}:{port}/")
         Server(config).run(sockets=[listener])
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    def no_password() -> str:  # openssl would ask on the terminal
+        raise ConfigError(f"{key or certificate}: the private key has a password; give one without")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{certificate}: not a certificate with its key ({error})") from None
 
 
 def _listener(host: str, port: int) -> socket.socket:
