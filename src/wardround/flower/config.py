@@ -25,6 +25,8 @@ from wardround.plugins import Plugin
 from wardround.privacy.params import STEWARDED
 from wardround.registry import Parameters, explain
 from wardround.runs.config import RunConfig, load_config, read_yaml
+from wardround.runs.folder import RunFolder
+from wardround.runs.identity import find_folder
 from wardround.training.engines import Device, Engine
 
 __all__ = [
@@ -132,6 +134,12 @@ class FederationConfig:
         if not self.has_partition:
             values["partition"] = {"name": "hospitals", "clients": self.clients}
         return {**values, "federation": self.federation.model_dump(mode="json")}
+
+    def find_folder(self, out: Path) -> RunFolder:
+        """The run folder in `out`, where it is or where it will be."""
+        values = self.plain()
+        del values["federation"]  # quorum, addresses and keys may change before a run is resumed
+        return find_folder(self.run, out, values)
 
 
 class HospitalConfig(Parameters):

@@ -15,7 +15,6 @@ from wardround.flower.client_app import answer
 from wardround.flower.config import FederationConfig
 from wardround.flower.server.run import run_federation
 from wardround.runs.folder import RunFolder
-from wardround.runs.identity import find_folder
 from wardround.runs.runner import Listener
 
 __all__ = ["simulate"]
@@ -54,4 +53,4 @@ def simulate(
         "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
     }
     run_simulation(server_app, client_app, config.clients, backend_config=backend)  # type: ignore[arg-type]
-    return find_folder(config.run, out)
+    return config.find_folder(out)

@@ -15,19 +15,25 @@ from wardround.runs.folder import RunFolder
 __all__ = ["find_folder"]
 
 
-def find_folder(config: RunConfig, out: Path) -> RunFolder:
+def find_folder(config: RunConfig, out: Path, recorded: Mapping[str, Any] | None = None) -> RunFolder:
     """The folder of a run in `out`, where it is or where it will be.
 
     A run's name has the hash of what its configuration says; values that nobody said are the defaults. Where a
     default has changed since the folder was written, the same name would stand for two experiments: that is refused.
     A run that version 0.1 finished, under a name of its own, counts as finished.
 
+    Args:
+        config: The run.
+        out: The folder of all runs.
+        recorded: What the run writes into its config.yaml where that is not `config.plain()`: the server of a
+            federation has no dataset, for example.
+
     Raises:
         ConfigError: The folder holds a run that was made with another default.
     """
     folder = RunFolder(Path(out) / config.run_name)
     if folder.config_path.exists():
-        _check_defaults(folder, config)
+        _check_defaults(folder, config.plain() if recorded is None else recorded)
         return folder
     former = RunFolder(Path(out) / config.legacy_run_name)
     summary = former.summary()
@@ -37,8 +43,8 @@ def find_folder(config: RunConfig, out: Path) -> RunFolder:
     return folder
 
 
-def _check_defaults(folder: RunFolder, config: RunConfig) -> None:
-    present = {key: value for key, value in config.plain().items() if key not in ("name", PLUGINS)}
+def _check_defaults(folder: RunFolder, values: Mapping[str, Any]) -> None:
+    present = {key: value for key, value in values.items() if key not in ("name", PLUGINS)}
     for key, before, now in _differences(folder.config(), present):
         raise ConfigError(
             f"{folder.path}: was run with {key} = {before!r}, the default of its version; now it is {now!r}: "

@@ -130,6 +130,16 @@ def test_the_superlink_listens_on_loopback_and_the_gateway_on_the_network(fed, t
     assert "--node-keys" in gateway
 
 
+def test_a_run_without_data_at_the_server_is_found_again(fed, tmp_path):
+    """Its record says that the hospitals hold the data, not the default dataset."""
+    out = tmp_path / "runs"
+    server = Server.load(fed(), out)
+    server.folder.path.mkdir(parents=True)
+    server.folder.write_config(server.config.plain())
+    again = Server.load(fed(port=8443, quorum=1, rebind=["hospital-a"]), out)
+    assert again.folder.path == server.folder.path
+
+
 def test_printed_commands_are_a_shell_script(fed, hospital, tmp_path):
     for arguments in (
         ["serve", "--config", str(fed()), "--out", str(tmp_path / "runs"), "--print"],

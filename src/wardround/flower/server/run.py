@@ -29,7 +29,6 @@ from wardround.records import RoundRecord
 from wardround.runs.audit import AuditLog
 from wardround.runs.config import RECORD
 from wardround.runs.folder import RunFolder
-from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import quarantined
 from wardround.runs.runner import (
     Listener,
@@ -57,7 +56,7 @@ def run_federation(
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunFolder:
     """Run or resume the federation in `out/<run name>`. A finished one is left as it is."""
-    folder = find_folder(config.run, out)
+    folder = config.find_folder(out)
     finished = folder.summary()
     if finished is not None and finished.finished:
         return folder

@@ -30,7 +30,6 @@ from wardround.flower.processes import (
 from wardround.flower.scaffold import write_app
 from wardround.records import LeftOut, RoundRecord, Summary
 from wardround.runs.folder import RunFolder
-from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import AUDIT_LOG
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Server:
     @cached_property
     def folder(self) -> RunFolder:
         """The run folder."""
-        return find_folder(self.config.run, self.out)
+        return self.config.find_folder(self.out)
 
     @property
     def state(self) -> Path:
