@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 from wardround.privacy.encryption.ckks import CkksPublic, CkksSecret
-from wardround.privacy.encryption.pads import pad_for, tag_for
-from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Deposit, Policy, Steward
+from wardround.privacy.encryption.pads import pad_for, seal_for_steward
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy, Steward
 
 CLIENTS = tuple(f"hospital-{i}" for i in range(5))
+ORDER = "0f" * 32
+"""The hash of the order that the clients of a bench answer."""
 
 
 @pytest.fixture(scope="session")
@@ -23,37 +25,59 @@ def public(secret):
 class Bench:
     """A steward with five clients, and what a server that follows the protocol would send."""
 
-    def __init__(self, secret, public, mode=PADDED_SUMS, policy=None, dimension=20):
-        self.log = []
-        self.public = public
+    def __init__(self, secret, public, mode=PADDED_SUMS, policy=None, dimension=20, scale=0.05):
+        self.log, self.kept = [], []
+        self.secret, self.public, self.mode = secret, public, mode
+        self.policy = policy or Policy()
         self.keys = {client: client.encode() * 4 for client in CLIENTS}
-        self.steward = Steward(secret, self.keys, mode, policy or Policy(), self.log.append)
-        self.session = self.steward.begin()
+        self.steward = self.restarted(None)
         rng = np.random.default_rng(1)
-        self.updates = {client: rng.normal(size=dimension) * 0.05 for client in CLIENTS}
+        self.updates = {client: rng.normal(size=dimension) * scale for client in CLIENTS}
         self.even = dict.fromkeys(CLIENTS, 0.2)
 
-    def padded(self, client, round=1, session=None):
-        pad = pad_for(self.keys[client], session or self.session, round)
-        return self.public.encrypt(self.updates[client], pad)
+    def restarted(self, progress):
+        """The steward in a new process: it has its keys and what it kept."""
+        return Steward(
+            self.secret,
+            self.keys,
+            self.mode,
+            self.policy,
+            self.log.append,
+            keep=self.kept.append,
+            progress=progress,
+        )
+
+    def padded(self, client, round=1, order=ORDER):
+        return self.public.encrypt(self.updates[client], pad_for(self.keys[client], round, order))
 
     def coefficients(self, values):
         return {client: self.public.exact(value) for client, value in values.items()}
 
-    def sum_of(self, values, round=1):
-        return self.public.combine((self.padded(c, round), v) for c, v in self.coefficients(values).items())
+    def sum_of(self, values, round=1, order=ORDER):
+        parts = self.coefficients(values).items()
+        return self.public.combine((self.padded(c, round, order), v) for c, v in parts)
 
-    def open(self, values, ciphertext=None, round=1):
-        ciphertext = ciphertext if ciphertext is not None else self.sum_of(values, round)
-        return self.steward.open_padded_sum(self.session, round, self.coefficients(values), ciphertext)
+    def open(self, values, ciphertext=None, round=1, order=ORDER):
+        ciphertext = ciphertext if ciphertext is not None else self.sum_of(values, round, order)
+        return self.steward.open_padded_sum(round, order, self.coefficients(values), ciphertext)
 
-    def deposit(self, client, round=1, signer=None, vector=None):
+    def sealed(self, client, ciphertext, round=1, order=ORDER, signer=None):
+        return seal_for_steward(self.keys[signer or client], client, round, order, ciphertext)
+
+    def deposit(self, client, round=1, order=ORDER, signer=None, vector=None):
         ciphertext = self.public.encrypt(self.updates[client] if vector is None else vector, None)
-        key = self.keys[signer or client]
-        return Deposit(ciphertext, tag_for(key, self.session, round, client, ciphertext))
+        return self.sealed(client, ciphertext, round, order, signer)
 
-    def deposits(self, round=1):
-        return {client: self.deposit(client, round) for client in CLIENTS}
+    def deposits(self, round=1, order=ORDER):
+        return {client: self.deposit(client, round, order) for client in CLIENTS}
+
+    def measure(self, deposits=None, round=1, order=ORDER):
+        return self.steward.measure(
+            round, order, self.deposits(round, order) if deposits is None else deposits
+        )
+
+    def measured_sum(self, values, round=1, order=ORDER):
+        return self.steward.open_measured_sum(round, order, self.coefficients(values))
 
     def expected(self, values):
         return sum(value * self.updates[client] for client, value in values.items())

@@ -58,10 +58,10 @@ class Protected:
         self.sealers = self.protection.sealers()
 
     def aggregate(self, updates, round):
-        session = self.protection.session_for(round)
-        sealed, problems = seal_updates(updates, self.sealers, session, round)
+        order = f"order of round {round}"
+        sealed, problems = seal_updates(updates, self.sealers, round, order)
         size, dtype = updates.dimension, updates.matrix.dtype
-        result = self.protection.open(without_rows(updates), sealed, round, size, dtype)
+        result = self.protection.open(without_rows(updates), sealed, round, order, size, dtype)
         result.dropped |= {client: why for client, why in problems.items() if client in result.dropped}
         return result
 

@@ -30,6 +30,7 @@ from wardround.federation.practice_ground import RootPracticeGround
 from wardround.federation.schedule import Schedule, peak_memory_mb, timed
 from wardround.federation.server_data import ServerData
 from wardround.privacy.accounting import Release
+from wardround.privacy.encryption.refusals import KeysSpent
 from wardround.privacy.protection import Protection
 from wardround.randomness import seed_for
 from wardround.records import ClientRecord, LeftOut, RoundRecord
@@ -203,6 +204,8 @@ class Federation:
         else:
             try:
                 result = self.protection.open(updates, received.sealed, round, received.order, size, dtype)
+            except KeysSpent:  # waiting does not help
+                raise
             except WardroundError as error:  # the steward cannot be reached: it may be back in a while
                 raise TooFewReplies(str(error)) from None
         for client, reason in received.problems.items():

@@ -31,7 +31,7 @@ def cohort_problem(
     'a cohort of 2, fewer than 3 clients'
     """
     values = list(coefficients.values())
-    numbers = all(_is_number(value) and math.isfinite(value) and value >= 0 for value in values)
+    numbers = all(_is_number(value) and 0 <= value <= 2 for value in values)  # NaN compares false
     total = sum(values) if numbers else 0.0
     if not numbers or not 0 < total <= 1 + SUM_SLACK:
         return "coefficients must be finite, not negative, not all 0, and add up to at most 1"

@@ -18,7 +18,7 @@ from wardround.errors import ConfigError
 from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.channel import Channel
-from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.steward import DEPOSITS
 from wardround.privacy.masking import MASKED, MaskedSum
@@ -187,7 +187,7 @@ class Protection:
             dtype: of the result.
 
         A client that sealed nothing, or nothing that can be read, is dropped; so is one whose deposit the steward
-        says is not its own.
+        says is not its own. Raises `KeysSpent` where the steward's keys have had their run.
         """
         dropped = {client: "nothing sealed" for client in reports.clients if client not in sealed}
         while True:
@@ -197,6 +197,8 @@ class Protection:
                 break
             except _ForgedDeposit as forged:
                 dropped[forged.client] = forged.reason
+            except KeysSpent:
+                raise
             except Exception as error:
                 broken = self._unreadable(sealed, [reports.clients[row] for row in rows])
                 if not broken:
@@ -268,6 +270,8 @@ class Protection:
         )
         try:
             opened = channel.steward.open_padded_sum(round, order, coefficients, total)
+        except KeysSpent:
+            raise
         except Refused as reason:
             return _skipped(reports, dimension, str(reason), result)
         result.delta = torch.from_numpy(opened).to(dtype)
@@ -288,6 +292,8 @@ class Protection:
         deposits = {client: sealed[client] for client in reports.clients}
         try:
             measured = channel.steward.measure(round, order, deposits)
+        except KeysSpent:
+            raise
         except Refused as refusal:
             if refusal.client in deposits:
                 raise _ForgedDeposit(refusal.client, str(refusal)) from None
@@ -302,6 +308,8 @@ class Protection:
         }
         try:
             opened = channel.steward.open_measured_sum(round, order, coefficients)
+        except KeysSpent:
+            raise
         except Refused as reason:
             return _skipped(reports, dimension, str(reason), result)
         result.delta = torch.from_numpy(opened).to(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wardround.errors import WardroundError
 
-__all__ = ["BudgetSpent", "Refused", "Unsealable"]
+__all__ = ["BudgetSpent", "KeysSpent", "Refused", "Unsealable"]
 
 
 class Refused(WardroundError):
@@ -13,6 +13,10 @@ class Refused(WardroundError):
     def __init__(self, message: str, client: str | None = None) -> None:
         super().__init__(message)
         self.client = client
+
+
+class KeysSpent(Refused):
+    """The steward's keys have had their run: it is past this round, or has answered it for another order."""
 
 
 class BudgetSpent(WardroundError):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.privacy.encryption.steward import Measured
 from wardround.privacy.encryption.wire import (
     NONCE,
@@ -83,7 +83,8 @@ class RemoteSteward:
             raise NotAuthentic(f"the answer from {self.address} is not signed with the steward's key")
         reply, parts = unpack_message(answer)
         if status == 403:
-            raise Refused(reply["error"], reply.get("client"))
+            refusal = KeysSpent if reply.get("spent") else Refused
+            raise refusal(reply["error"], reply.get("client"))
         if status != 200:
             raise WardroundError(f"the steward at {self.address}: {reply['error']}")
         return reply, parts

@@ -46,7 +46,7 @@ from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.ciphers import SecretSide
 from wardround.privacy.encryption.ckks import CkksSecret, unpack
 from wardround.privacy.encryption.pads import open_sealed, pad_for
-from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.registry import Parameters
 
 __all__ = ["DEPOSITS", "PADDED_SUMS", "Measured", "Policy", "Progress", "Steward", "StewardHandle"]
@@ -110,6 +110,8 @@ class Progress:
     """Of this round's sum; None while it is not opened."""
     last_sum: np.ndarray | None = None
     """The sum opened last, of this round or an earlier one."""
+    last_round: int = 0
+    """The round of that sum."""
 
 
 class Steward:
@@ -180,7 +182,7 @@ class Steward:
             self._check_request(request, DEPOSITS)
             secret = self._ckks(request)
             if self.progress.coefficients is not None:
-                raise self._refusal(request, "this round has its sum; it is not measured again")
+                return self._repeated_scalars(request)
             if len(deposits) < self.policy.min_cohort:
                 raise self._refusal(request, too_few(len(deposits), self.policy.min_cohort))
             opened = {client: self._unsealed(request, client, sealed) for client, sealed in deposits.items()}
@@ -234,6 +236,7 @@ class Steward:
         noisy = opened + self._random.normal(0.0, VECTOR_NOISE, len(opened))
         result = noisy.astype(np.float32).astype(np.float64)
         self.progress.coefficients, self.progress.last_sum = dict(coefficients), result
+        self.progress.last_round = request.round
         self._deposits.clear()
         self.keep(self.progress)  # before the answer leaves: whatever happens next, this round has its sum
         self._note(request, coefficients=_named(coefficients, self.names))
@@ -247,6 +250,14 @@ class Steward:
             raise self._refusal(request, "this round has its sum; two sums can be subtracted")
         self._note(request, repeated=True)
         return self.progress.last_sum
+
+    def _repeated_scalars(self, request: _Request) -> dict[str, Measured]:
+        """The scalars that were given out before this round's sum, where no others are asked for."""
+        measured = self.progress.measured
+        if any(client not in measured for client in request.clients):
+            raise self._refusal(request, "this round has its sum; nobody is measured any more")
+        self._note(request, repeated=True)
+        return {client: measured[client] for client in request.clients}
 
     def _unsealed(self, request: _Request, client: str, sealed: bytes) -> bytes:
         key = self.client_keys[client]
@@ -303,14 +314,12 @@ class Steward:
         if unknown:
             raise self._refusal(request, f"{len(unknown)} unknown clients")
         if round < self.progress.round:
-            raise self._refusal(
-                request,
-                f"round {self.progress.round} has begun: a replay. A new run needs new keys",
-            )
+            raise self._spent(request, f"round {self.progress.round} has begun: a replay")
         if round == self.progress.round and request.order != self.progress.order:
-            raise self._refusal(request, "this round has begun with another order")
+            raise self._spent(request, "this round has begun with another order")
         if round > self.progress.round:
-            self.progress = Progress(round, request.order, last_sum=self.progress.last_sum)
+            last_sum, last_round = self.progress.last_sum, self.progress.last_round
+            self.progress = Progress(round, request.order, last_sum=last_sum, last_round=last_round)
             self._deposits.clear()
 
     def _check_cohort(self, request: _Request, coefficients: Mapping[str, float]) -> None:
@@ -319,12 +328,21 @@ class Steward:
             raise self._refusal(request, problem)
 
     def _note(self, request: _Request, **more: Any) -> None:
-        line = {"time": time.time(), "kind": request.kind, "round": request.round, "order": request.order}
+        line = {"time": time.time(), "kind": request.kind} | {
+            "round": _short(request.round),
+            "order": _short(request.order),
+        }
         self.log({**line, "clients": [self.names(client) for client in request.clients], **more})
 
     def _refusal(self, request: _Request, reason: str, client: str | None = None) -> Refused:
+        return Refused(self._refused(request, reason), client)
+
+    def _spent(self, request: _Request, reason: str) -> KeysSpent:
+        return KeysSpent(self._refused(request, f"{reason}. A new run needs new keys of the steward"))
+
+    def _refused(self, request: _Request, reason: str) -> str:
         self._note(request, refused=reason)
-        return Refused(f"the steward refuses round {request.round}: {reason}", client)
+        return f"the steward refuses round {_short(request.round)}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -335,6 +353,13 @@ class _Request:
     round: int
     order: str
     clients: tuple[str, ...]
+
+
+def _short(value: object) -> object:
+    """For messages and the log: a number or a name as it is, whatever else a stranger sent as its type."""
+    if (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, str) and len(value) <= 128):
+        return value
+    return type(value).__name__
 
 
 def _named(coefficients: Mapping[str, float], names: Callable[[str], str]) -> dict[str, float]:

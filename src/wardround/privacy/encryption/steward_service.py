@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.privacy.encryption.refusals import Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.privacy.encryption.steward import Steward
 from wardround.privacy.encryption.wire import (
     HEADERS,
@@ -84,7 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self.close_connection = True  # its body may still be on the way
         except Refused as error:
-            status, answer = 403, pack_message({"error": str(error), "client": error.client})
+            spent = isinstance(error, KeysSpent)
+            status, answer = 403, pack_message({"error": str(error), "client": error.client, "spent": spent})
         except WardroundError as error:
             status, answer = 400, pack_message({"error": str(error)})
             self.close_connection = True
@@ -121,7 +122,8 @@ def _answer(steward: Steward, path: str, body: bytes) -> bytes:
     try:
         return answers[path]()
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise WardroundError(f"not a request for {path} ({type(error).__name__}: {error})") from None
+        problem = f"{type(error).__name__}: {error}"[:200]
+        raise WardroundError(f"not a request for {path} ({problem})") from None
 
 
 def _context(steward: Steward) -> bytes:

@@ -6,7 +6,7 @@
     FOLDER/keys/client-….key  one a client, each shared with that client alone
     FOLDER/keys/public.key  the cipher's public keys, which every client gets from the steward, not from the server
     FOLDER/progress.json    how far its run is: round, order, what was opened in it
-    FOLDER/last-sum.npy     the sum that was opened last
+    FOLDER/last-sum-….npy   the sum that was opened last, in the round of its name
     FOLDER/openings.jsonl   a line for every opening and every refusal
 
 All of it is readable by its owner only.
@@ -37,8 +37,13 @@ __all__ = ["PUBLIC", "Vault", "client_key", "client_keys", "key_path", "public_c
 
 PREFIX = "client-"
 PUBLIC = "public.key"
+LAST_SUM = "last-sum-{}.npy"
 MODES = (PADDED_SUMS, DEPOSITS)
 PRIVATE = 0o600  # for the owner only: keys, and what the steward has opened
+
+
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a file of another content may raise."""
 
 
 class _OtherMode(ConfigError):
@@ -54,7 +59,6 @@ class Vault:
         self.secret_path = self.folder / "secret.key"
         self.keys = self.folder / "keys"
         self.progress_path = self.folder / "progress.json"
-        self.last_sum_path = self.folder / "last-sum.npy"
         self.log_path = self.folder / "openings.jsonl"
         self._lock = threading.Lock()
 
@@ -96,6 +100,7 @@ class Vault:
             "policy": policy.model_dump(),
             "profile_noise": None if profile_noise is None else profile_noise.model_dump(),
         }
+        self.keep(Progress())
         replace_file(
             self.settings_path, json.dumps(settings, indent=2).encode(), PRIVATE
         )  # last: now it exists
@@ -111,8 +116,8 @@ class Vault:
             raise ConfigError(f"{self.folder}: no steward's folder; make one with --clients") from None
         except ValidationError as error:
             raise ConfigError(f"{self.settings_path}: {explain(error, Policy)}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self.settings_path}: cannot be read ({error})") from None
+        except _UNREADABLE as error:
+            raise ConfigError(f"{self.settings_path}: cannot be read ({_reason(error)})") from None
         return Steward(
             secret_side(settings["cipher"], self.secret_path.read_bytes()),
             client_keys(self.keys, settings["mode"]),
@@ -132,10 +137,14 @@ class Vault:
 
     def keep(self, progress: Progress) -> None:
         """Remember how far the run is. Deposits are not kept: a resumed server hands them in again."""
+        last = None
         if progress.last_sum is not None:
-            with replacing(self.last_sum_path, PRIVATE) as path, open(path, "wb") as file:
-                np.save(file, progress.last_sum)
+            last = self.folder / LAST_SUM.format(progress.last_round)
+            if not last.exists():
+                with replacing(last, PRIVATE) as path, open(path, "wb") as file:
+                    np.save(file, progress.last_sum)
         state = {
+            "last_sum": None if last is None else progress.last_round,
             "round": progress.round,
             "order": progress.order,
             "measured": {client: [m.norm, m.cosine] for client, m in progress.measured.items()},
@@ -143,25 +152,51 @@ class Vault:
             "coefficients": progress.coefficients,
         }
         replace_file(self.progress_path, json.dumps(state).encode(), PRIVATE)
+        for path in self.folder.glob(LAST_SUM.format("*")):
+            if path != last:
+                path.unlink()
 
     def _progress(self) -> Progress:
-        if not self.progress_path.exists():
-            return Progress()
+        """What was kept. Beginning anew instead would open rounds a second time."""
+        path = self.progress_path
         try:
-            state = json.loads(self.progress_path.read_text())
-            return Progress(
+            state = json.loads(path.read_text())
+            progress = Progress(
                 int(state["round"]),
                 str(state["order"]),
                 {client: Measured(*pair) for client, pair in state["measured"].items()},
-                state["norms"],
+                dict(state["norms"]),
                 state["coefficients"],
-                np.load(self.last_sum_path) if self.last_sum_path.exists() else None,
+                last_round=int(state["last_sum"] or 0),
             )
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            # Beginning anew would open rounds a second time.
+            if progress.last_round:
+                path = self.folder / LAST_SUM.format(progress.last_round)
+                progress.last_sum = np.load(path)
+        except _UNREADABLE as error:
             raise ConfigError(
-                f"{self.progress_path}: cannot be read ({error}); its keys cannot be used any more"
+                f"{path}: cannot be read ({_reason(error)}); its keys cannot be used any more"
             ) from None
+        logged = self._last_logged_round()
+        if logged > progress.round:
+            raise ConfigError(
+                f"{self.progress_path}: is at round {progress.round}, but {self.log_path.name} has an opening of round "
+                f"{logged}: an old copy was put back; its keys cannot be used any more"
+            )
+        return progress
+
+    def _last_logged_round(self) -> int:
+        """The last round in which something was opened, by the log."""
+        if not self.log_path.exists():
+            return 0
+        rounds = [0]
+        for line in self.log_path.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+                if "refused" not in entry:
+                    rounds.append(int(entry["round"]))
+            except _UNREADABLE:  # the last line of a process that was killed
+                continue
+        return max(rounds)
 
 
 def client_keys(folder: Path, mode: str) -> dict[str, bytes]:
@@ -210,5 +245,11 @@ def _read_key(path: Path, mode: str | None = None) -> bytes:
     except ValueError:
         raise ConfigError(f"{path}: not a key of this program") from None
     if mode is not None and words[:1] != [mode]:
-        raise _OtherMode(f"{path}: a key for mode {' '.join(words) or '(none)'}, not for {mode}")
+        raise _OtherMode(f"{path}: a key for mode {words[0] if words else '(none)'}, not for {mode}")
     return key
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:100]}" if str(error) else type(error).__name__

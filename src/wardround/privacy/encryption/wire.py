@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import struct
 import threading
@@ -58,8 +59,8 @@ def unpack_message(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
         head = json.loads(parts[0])
         if not isinstance(head, dict):
             raise ValueError("no head")
-    except (struct.error, ValueError, IndexError) as error:
-        raise WardroundError(f"not a message of this program ({error})") from None
+    except (struct.error, ValueError, IndexError, RecursionError) as error:
+        raise WardroundError(f"not a message of this program ({str(error)[:200]})") from None
     return head, parts[1:]
 
 
@@ -91,7 +92,7 @@ class Doorkeeper:
             _proof(self.key, path, values).encode(), (headers.get(PROOF) or "").encode()
         ):
             raise NotAuthentic("this request is not signed with the server's key")
-        if not abs(now - float(values[TIME])) <= MAX_AGE:
+        if not _age(values[TIME], now) <= MAX_AGE:
             raise NotAuthentic(f"this request is more than {MAX_AGE:g} s old (or a clock is wrong)")
         with self._lock:
             self._seen = {nonce: at for nonce, at in self._seen.items() if now - at <= 2 * MAX_AGE}
@@ -105,6 +106,13 @@ class Doorkeeper:
         """The body must be the one that was signed."""
         if hashlib.sha256(body).hexdigest() != headers.get(BODY):
             raise NotAuthentic("the body is not the one that was signed")
+
+
+def _age(time_header: str, now: float) -> float:
+    try:
+        return abs(now - float(time_header))
+    except ValueError:
+        return math.inf
 
 
 def _proof(key: bytes, path: str, values: Mapping[str, str]) -> str:
