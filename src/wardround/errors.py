@@ -67,7 +67,7 @@ class PluginError(ConfigError):
 
         Args:
             error: What importing the code raised.
-            folder: The file or folder of the code; the line told is the last one of it that was reached.
+            folder: The file or folder of the code; the line is the last one of it that was reached.
             shown: What to call the file; its path if None.
         """
         if isinstance(error, PluginError) and error.file is not None:

@@ -77,13 +77,13 @@ def test_a_missing_hospital_is_named(folder, left_behind):
 def test_the_real_four_hospitals(real):
     source = datasets.create("heart")
     prepare(source, real("heart-uci"))
-    told = info(source)["facts"]
+    facts = info(source)["facts"]
     for name in HOSPITALS:
         lines = (real("heart-uci") / f"processed.{name}.data").read_text().split()
-        assert told[name] == {
+        assert facts[name] == {
             "rows": len(lines),
             "disease": sum(line.split(",")[-1] != "0" for line in lines),
         }
-    assert [told[name]["rows"] for name in HOSPITALS] == [303, 294, 123, 200]
+    assert [facts[name]["rows"] for name in HOSPITALS] == [303, 294, 123, 200]
     data = source.load(0)
     assert bool(np.isfinite(data.train.inputs.numpy()).all())

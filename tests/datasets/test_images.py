@@ -136,8 +136,8 @@ def test_nih_findings_are_many_and_patients_stay_together(nih):
     data = load("chestxray8", nih, size=16)
     assert data.task is Task.MULTILABEL
     assert data.input_shape == (1, 16, 16)
-    told = {name: count for name, count in data.facts["labels"].items() if count}
-    assert told == {"Cardiomegaly": 10, "Emphysema": 10, "Hernia": 10}
+    labels = {name: count for name, count in data.facts["labels"].items() if count}
+    assert labels == {"Cardiomegaly": 10, "Emphysema": 10, "Hernia": 10}
     assert data.facts["units"] == 10
     # Each patient has one image of each kind, so every split has as many of each.
     for part in (data.train, data.validation, data.test):
@@ -147,8 +147,8 @@ def test_nih_findings_are_many_and_patients_stay_together(nih):
 def test_chexpert_counts_uncertain_as_absent(chexpert):
     data = load("chexpert", chexpert, size=16)
     assert len(data.class_names) == 13
-    told = list(data.facts["labels"].values())
-    assert told == [24, 0, 0, 0, *[12] * 9]
+    labels = list(data.facts["labels"].values())
+    assert labels == [24, 0, 0, 0, *[12] * 9]
     assert data.facts["images"] == 24
     assert load("chexpert", chexpert, size=16, view="all").facts["images"] == 48
 
@@ -264,7 +264,7 @@ def test_decoding_goes_on_where_it_was(tmp_path, picture, monkeypatch):
 
 
 def test_an_interruption_keeps_decoded_blocks_and_no_empty_file(isic, left_behind, monkeypatch):
-    """Stopped before anything was decoded nothing stays; stopped later, the same command goes on."""
+    """Stopped before anything was decoded nothing stays; stopped later, the same command resumes."""
     monkeypatch.setattr(decoding, "BLOCK", 8)
     decode, decoded = decoding.decode, []
 

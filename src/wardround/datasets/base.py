@@ -46,16 +46,16 @@ class MappedRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: int | slice | Tensor) -> Tensor:
         return self.stored[self.rows[index]]
 
     def split(self, size: int) -> Iterator[Tensor]:
         """Batch after batch, each read when its turn comes."""
         return (self.stored[rows] for rows in self.rows.split(size))
 
-    def to(self, *args: Any, **kwargs: Any) -> Tensor:
-        """All rows as one tensor, elsewhere or of another kind."""
-        return self[:].to(*args, **kwargs)
+    def to(self, target: torch.device | torch.dtype | str) -> Tensor:
+        """All rows as one tensor, on another device or of another type."""
+        return self[:].to(target)
 
     def clone(self) -> Tensor:
         """All rows as one tensor of their own."""
@@ -166,7 +166,7 @@ register = registry.register
 
 
 def split_units(
-    units: Sequence[Any] | np.ndarray, seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    units: Sequence[object] | np.ndarray, seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row indices of train, validation and test, such that no unit (patient, lesion) is in two of them.
 
@@ -188,7 +188,7 @@ def split_units(
 def split_samples(
     inputs: Tensor,
     targets: Tensor,
-    units: Sequence[Any] | np.ndarray,
+    units: Sequence[object] | np.ndarray,
     seed: int,
     groups: Sequence[str] | np.ndarray | None = None,
 ) -> tuple[Split, Split, Split]:

@@ -12,13 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wardround.datasets.mimic3.features import ERROR, IMPLAUSIBLE, KEPT, NO_NUMBER, write_features
 from wardround.datasets.mimic3.tables import RawTable, locate
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
 from wardround.datasets.prepared_cache import Workspace
 from wardround.errors import DataError, require
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 __all__ = ["extract"]
 
@@ -41,7 +44,7 @@ def extract(folder: Path, work: Workspace, hours: int, memory: str, origin: str)
 
 
 @contextmanager
-def _database(work: Workspace, memory: str) -> Iterator[Any]:
+def _database(work: Workspace, memory: str) -> Iterator[DuckDBPyConnection]:
     """DuckDB that keeps to its memory, spills beside the work, and need not keep rows in order."""
     duckdb = require("duckdb", "imaging")
     spill = work / "spill"
@@ -66,7 +69,9 @@ def _database(work: Workspace, memory: str) -> Iterator[Any]:
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def _run(database: Any, sql: str, source: Path, tick: Callable[[int], None] = lambda percent: None) -> Any:
+def _run(
+    database: DuckDBPyConnection, sql: str, source: Path, tick: Callable[[int], None] = lambda percent: None
+) -> DuckDBPyConnection:
     """Execute, telling how far it is; an interruption reaches DuckDB, an error of the data names its file."""
     duckdb = require("duckdb", "imaging")
     outcome: list[Any] = []
@@ -95,14 +100,17 @@ def _run(database: Any, sql: str, source: Path, tick: Callable[[int], None] = la
         raise DataError(f"{source} cannot be read: {_first_line(outcome[0])}")
     if isinstance(outcome[0], Exception):
         raise outcome[0]
-    return outcome[0]
+    result: DuckDBPyConnection = outcome[0]
+    return result
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _cohort(database: Any, tables: dict[str, RawTable], hours: int, folder: Path) -> dict[str, Any]:
+def _cohort(
+    database: DuckDBPyConnection, tables: dict[str, RawTable], hours: int, folder: Path
+) -> dict[str, Any]:
     """The table `cohort`: one stay a patient, numbered from 0, with its window of time."""
     _run(
         database,
@@ -135,14 +143,14 @@ def _cohort(database: Any, tables: dict[str, RawTable], hours: int, folder: Path
         WHERE nth = 1 AND intime >= dob + INTERVAL 18 YEAR AND outtime >= intime + INTERVAL 24 HOUR
         """
     )
-    counts = database.execute(
+    (counts,) = database.execute(
         """
         SELECT count(*), count(DISTINCT subject_id), count(*) FILTER (nth = 1),
                count(*) FILTER (nth = 1 AND intime >= dob + INTERVAL 18 YEAR)
         FROM stay
         """
-    ).fetchone()
-    stays, died = database.execute("SELECT count(*), coalesce(sum(died), 0) FROM cohort").fetchone()
+    ).fetchall()
+    ((stays, died),) = database.execute("SELECT count(*), coalesce(sum(died), 0) FROM cohort").fetchall()
     if not stays:
         raise DataError(
             f"{folder}: none of {counts[0]} ICU stays is an adult's first of 24 hours or more; the cohort is empty"
@@ -158,7 +166,7 @@ def _cohort(database: Any, tables: dict[str, RawTable], hours: int, folder: Path
     }
 
 
-def _check_stays(database: Any, tables: dict[str, RawTable]) -> None:
+def _check_stays(database: DuckDBPyConnection, tables: dict[str, RawTable]) -> None:
     """Stop at what would silently shrink the cohort."""
     orphan = database.execute("SELECT icustay_id, subject_id FROM stay WHERE dob IS NULL").fetchone()
     if orphan:
@@ -178,7 +186,7 @@ def _check_stays(database: Any, tables: dict[str, RawTable]) -> None:
         )
 
 
-def _dictionary(database: Any) -> None:
+def _dictionary(database: DuckDBPyConnection) -> None:
     """The tables `variable`, `item` and `unit`: what `variables.py` says, for joins."""
     database.execute(
         "CREATE TABLE variable (variable UTINYINT, low DOUBLE, high DOUBLE, percent_above DOUBLE, textual BOOLEAN)"
@@ -202,7 +210,7 @@ def _dictionary(database: Any) -> None:
     database.executemany("INSERT INTO unit VALUES (?, ?, ?, ?)", units)
 
 
-def _filter(database: Any, work: Workspace, table: RawTable, name: str) -> None:
+def _filter(database: DuckDBPyConnection, work: Workspace, table: RawTable, name: str) -> None:
     """One pass over an event table: `<name>.parquet` with stay, variable, seconds, value and what became of it."""
     file = f"{name}.parquet"
     if work.has(file):

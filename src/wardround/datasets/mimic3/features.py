@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
 from wardround.datasets.prepared_cache import Workspace
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 __all__ = ["ERROR", "FATES", "IMPLAUSIBLE", "KEPT", "NO_NUMBER", "write_features"]
 
@@ -19,7 +22,7 @@ STAYS_AT_ONCE = 4000
 """Stays whose hourly values are in memory at a time."""
 
 
-def write_features(database: Any, work: Workspace, hours: int, stays: int) -> dict[str, Any]:
+def write_features(database: DuckDBPyConnection, work: Workspace, hours: int, stays: int) -> dict[str, Any]:
     """`stays.npz`, `tabular.npy`, `series.npy` and `moments.npy`, and coverage of every variable."""
     _events(database, work)
     cohort = database.execute("SELECT * FROM cohort ORDER BY stay").fetchnumpy()
@@ -41,7 +44,7 @@ def write_features(database: Any, work: Workspace, hours: int, stays: int) -> di
     }
 
 
-def _events(database: Any, work: Workspace) -> None:
+def _events(database: DuckDBPyConnection, work: Workspace) -> None:
     """The views `raw` (all that was filtered) and `event`: values to be used, of an amount one an hour."""
     files = ", ".join(
         "'" + str(work / f"{name}.parquet").replace("'", "''") + "'" for name in (CHART, LAB, OUTPUT)
@@ -66,7 +69,7 @@ def _events(database: Any, work: Workspace) -> None:
     )
 
 
-def _write_tabular(database: Any, work: Workspace, stays: int) -> np.ndarray:
+def _write_tabular(database: DuckDBPyConnection, work: Workspace, stays: int) -> np.ndarray:
     """n × (variables · 4), NaN where never measured; returns the share of stays that have each variable."""
     # Two values of one moment: the larger is the last, so that the order of reading decides nothing.
     rows = database.execute(
@@ -86,7 +89,7 @@ def _write_tabular(database: Any, work: Workspace, stays: int) -> np.ndarray:
     return seen
 
 
-def _write_series(database: Any, work: Workspace, static: np.ndarray, hours: int) -> None:
+def _write_series(database: DuckDBPyConnection, work: Workspace, static: np.ndarray, hours: int) -> None:
     """n × hours × (static + variables) with NaN for hours without a value, and each stay's moments."""
     stays, fixed = static.shape
     moments = np.zeros((stays, 3, fixed + len(VARIABLES)))
@@ -108,7 +111,7 @@ def _write_series(database: Any, work: Workspace, static: np.ndarray, hours: int
         np.save(file, moments)
 
 
-def _hourly(database: Any, stays: int, hours: int) -> Iterator[tuple[int, np.ndarray]]:
+def _hourly(database: DuckDBPyConnection, stays: int, hours: int) -> Iterator[tuple[int, np.ndarray]]:
     """(first stay, stays × hours × variables) piece by piece: the mean of each hour."""
     for first in range(0, stays, STAYS_AT_ONCE):
         last = min(first + STAYS_AT_ONCE, stays)
