@@ -96,7 +96,7 @@ def test_sums_of_nothing_or_of_unlike_lengths_are_refused(public):
 
 
 def test_the_security_level_follows_the_standards_table():
-    assert security_bits() == 128
+    assert security_bits() == 192
     assert security_bits(8192, [60, 60, 60, 60]) == 0
     assert security_bits(16384, [60] * 8) == 0
     assert security_bits(16384, [60, 40, 40, 60]) == 192

@@ -360,7 +360,9 @@ class TestARestart:
         measured = depositing.measure(round=2)
         depositing.steward = depositing.restarted(depositing.kept[-1])
         with pytest.raises(Refused, match="no deposit of"):
-            depositing.measured_sum(depositing.even, round=2)  # deposits are not kept: they are handed in again
+            depositing.measured_sum(
+                depositing.even, round=2
+            )  # deposits are not kept: they are handed in again
         assert depositing.measure(round=2) == measured
         assert all(pair.cosine is not None for pair in measured.values())
         mean = depositing.expected(depositing.even)

@@ -277,7 +277,11 @@ def test_without_tls_it_listens_on_loopback_only(vault):
 
 def test_keys_are_for_their_owner_only_and_never_replaced(vault, remote, public):
     remote.open_padded_sum(1, ORDER, QUARTERS, padded_sum(vault, public, updates_of(10)))
-    assert {path.name for path in vault.folder.iterdir()} >= {"progress.json", "last-sum-1.npy", "openings.jsonl"}
+    assert {path.name for path in vault.folder.iterdir()} >= {
+        "progress.json",
+        "last-sum-1.npy",
+        "openings.jsonl",
+    }
     for path in vault.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     with pytest.raises(ConfigError, match="not replaced"):

@@ -150,9 +150,10 @@ class Hospital:
             with one_thread():
                 return work[kind](order)
         except OrderRefused as refusal:
-            if self.memory is not None:
-                facts = {"run": self._run(order.head), "round": order.head.get("round")}
-                self.memory.log(str(kind), None, refused=str(refusal), **facts)
+            if self.memory is None:
+                raise
+            facts = {"run": self._run(order.head), "round": order.head.get("round")}
+            self.memory.log(str(kind), None, refused=str(refusal), **facts)
             raise WardroundError(REFUSED) from None
 
     def _run(self, head: Mapping[str, Any]) -> str:
@@ -263,7 +264,7 @@ class Hospital:
         asked, mode = head.get("mode", PLAIN), self._mode(head)
         if asked != mode:
             own = "it has no steward_key" if self.client.sealer is None else f"its steward_key is for {mode}"
-            raise WardroundError(f"the order is for updates in mode {asked}, but {own}")
+            raise OrderRefused(f"the order is for updates in mode {str(asked)[:40]}, but {own}")
 
     def _evaluate(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""

@@ -1,7 +1,7 @@
 """CKKS through TenSEAL: real vectors of any length, cut into chunks of 8192 slots.
 
-Ring dimension 16384, coefficient modulus 4 × 60 = 240 bits, ternary secret: more than 128-bit security, for which the
-HomomorphicEncryption.org standard allows up to 438 bits at this dimension. Scale 2⁶⁰: the cipher's own error is about
+Ring dimension 16384, coefficient modulus 4 × 60 = 240 bits, ternary secret: 192-bit security, for which the
+HomomorphicEncryption.org standard allows up to 305 bits at this dimension. Scale 2⁶⁰: the cipher's own error is about
 10⁻¹⁵ in a sum, which leaves room for the noise that the steward adds to what it opens (see `steward`). Products are
 left at scale 2¹²⁰ instead of being rescaled: a sum is opened right after its one multiplication, and what is not
 rescaled keeps a range of ±2⁵⁸ (an attacker's long update would wrap around in less).
@@ -42,7 +42,7 @@ def security_bits(dimension: int = RING_DIMENSION, modulus_bits: Sequence[int] =
     """The security level that the standard grants these parameters; 0 for none.
 
     >>> security_bits()
-    128
+    192
     >>> security_bits(4096)
     0
     """

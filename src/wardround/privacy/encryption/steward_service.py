@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+import sys
+import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -63,6 +65,11 @@ class StewardService(ThreadingHTTPServer):
         scheme = "http" if certificate is None else "https"
         self.address = f"{scheme}://{host}:{self.server_address[1]}"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hangs up or speaks no TLS costs its connection only, without a traceback."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: StewardService
@@ -88,6 +95,12 @@ class _Handler(BaseHTTPRequestHandler):
             status, answer = 403, pack_message({"error": str(error), "client": error.client, "spent": spent})
         except WardroundError as error:
             status, answer = 400, pack_message({"error": str(error)})
+            self.close_connection = True
+        except OSError:
+            raise  # the connection broke: there is nobody to answer
+        except Exception as error:  # a defect costs this request, not the steward
+            traceback.print_exc()
+            status, answer = 500, pack_message({"error": f"{type(error).__name__}, see the steward's output"})
             self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))

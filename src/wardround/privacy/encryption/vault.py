@@ -252,4 +252,6 @@ def _read_key(path: Path, mode: str | None = None) -> bytes:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:100]}" if str(error) else type(error).__name__
+    return (
+        f"{type(error).__name__}: {str(error).splitlines()[0][:100]}" if str(error) else type(error).__name__
+    )
