@@ -224,11 +224,11 @@ def test_a_hospital_decides_by_its_own_key(steward, tmp_path):
     clear = order(steward)
     clear = Note({key: value for key, value in clear.head.items() if key != "mode"}, {}, clear.arrays)
     locked = hospital(steward, tmp_path / "locked")
-    with pytest.raises(WardroundError, match="^refused by the hospital's policy$"):
+    with pytest.raises(WardroundError, match=r"^refused by the hospital's policy$"):
         locked.reply(clear)
     assert f"its steward_key is for {steward['mode']}" in refusals(tmp_path / "locked")[0]
     assert set(locked.reply(order(steward)).arrays) == {"ciphertext"}
-    with pytest.raises(WardroundError, match="^refused by the hospital's policy$"):
+    with pytest.raises(WardroundError, match=r"^refused by the hospital's policy$"):
         hospital(steward, tmp_path / "open", locked=False).reply(order(steward))
     assert "it has no steward_key" in refusals(tmp_path / "open")[0]
 
@@ -241,7 +241,7 @@ def test_a_hospital_seals_a_round_once_across_restarts(steward, tmp_path):
     for one in (locked, restarted):
         np.testing.assert_array_equal(one.reply(order(steward)).arrays["ciphertext"], first)
         for again in (order(steward, seed=1), order(steward, clients=6), order(steward, run="another")):
-            with pytest.raises(WardroundError, match="^refused by the hospital's policy$"):
+            with pytest.raises(WardroundError, match=r"^refused by the hospital's policy$"):
                 one.reply(again)
     assert "a round is answered for one order" in refusals(tmp_path)[-1]
     restarted.reply(order(steward, round=3))
