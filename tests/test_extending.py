@@ -118,6 +118,14 @@ def test_matrix_with_worker_processes(folder):
 
 
 @pytest.mark.slow
+def test_matrix_on_ray(folder):
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    done = wardround(folder, *the_command("matrix"), "--executor", "ray")
+    assert done.returncode == 0, done.stderr
+    assert [found.summary().status for found in find_runs([folder / "runs"])] == ["finished"] * 4
+
+
+@pytest.mark.slow
 def test_redteam(folder):
     pytest.importorskip("optuna", reason="the extra 'redteam' is not installed")
     done = wardround(folder, *the_command("redteam"))

@@ -14,6 +14,7 @@ from wardround import Updates, aggregators, attacks, datasets, models, plugins
 from wardround.datasets import partition
 from wardround.errors import ConfigError, PluginError
 from wardround.experiments import expand, find_runs, load_config, read_yaml
+from wardround.experiments.events import run_and_report
 from wardround.runs.runner import run
 
 pytestmark = pytest.mark.usefixtures("registries")
@@ -353,6 +354,16 @@ def test_a_matrix_names_members_of_plug_ins_in_its_axes(write, tiny, tmp_path):
     matrix.write_text(yaml.safe_dump(values))
     configs = expand(read_yaml(matrix), "matrix.yaml")
     assert [config.aggregator["name"] for config in configs] == ["first", "fedavg"]
+
+
+def test_a_worker_without_the_plug_in_says_so(write, tiny, tmp_path, monkeypatch):
+    path = write()
+    config = load_config({**tiny, "plugins": [str(path)]})
+    monkeypatch.setattr(plugins, "_loaded", {})  # as in another process
+    path.unlink()
+    event = run_and_report(config.run_name, config.plain(), tmp_path / "runs", lambda event: None)
+    assert (event.kind, event.run) == ("failed", config.run_name)
+    assert "my_rule.py: no such plug-in" in event.reason
 
 
 def test_runs_are_read_where_the_plug_in_is_not(write, tiny, tmp_path, monkeypatch):
