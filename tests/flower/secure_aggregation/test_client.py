@@ -288,14 +288,16 @@ def test_the_next_stage_can_be_answered_by_another_process(masked_round):
     for stage in ("share", "mask", "confirm"):
         restart()
         getattr(play, stage)()
+        restart()
         with pytest.raises(Refused, match="each is answered once"):
-            restart()
             play.clients[VICTIM].share_keys(play.cohort)
     assert play.clients[VICTIM].sent_update
-    total = play.reveal()
-    assert total == pytest.approx(play.expected(), abs=1e-11)
-    state = play.clients[VICTIM].state_dict()
-    assert not state["seed"] and not state["shares"]  # what could open this round is gone
+    before = play.clients[VICTIM].state_dict()
+    assert play.reveal() == pytest.approx(play.expected(), abs=1e-11)
+    after = play.clients[VICTIM].state_dict()
+    for secret in ("seed", "shares", "mask_key", "share_key"):
+        assert before[secret]
+        assert after[secret] != before[secret]  # what could open this round is gone
 
 
 def test_colluders_below_the_threshold_with_the_server_do_not_have_an_update(masked_round):

@@ -196,6 +196,8 @@ class MaskingClient:
                 f"{len(tags) + 1} hospitals have confirmed who is left, {cohort.threshold} are needed"
             )
         shares, self._shares, self._seed = self._shares, {}, b""
+        # Nothing that could open this round stays: a disk that is stolen later must not tell.
+        self._mask_key, self._share_key, self._channels = generate_key_pairs()[0], generate_key_pairs()[0], {}
         self.stage = "reveal"
         left = set(self._survivors)
         return Revealed(
