@@ -227,14 +227,17 @@ def test_the_keyboard_reaches_every_cell(watch, open_page, growing, tmp_path):
 def test_an_operator_quarantines_and_releases(watch, open_page, growing, tmp_path):
     run = growing(federation=True, rounds=30).add(3)
     nasty = "<img src=x onerror=alert(1)>"
-    run.append("clients.jsonl", {**run.client_line(4, nasty), "flag": True})
+    breaking = ("<!--<script>", "</script>", "]]>")  # would end or swallow a script that held them
+    lines = ({**run.client_line(4, name), "flag": True} for name in (nasty, *breaking))
+    run.append("clients.jsonl", *lines)
     run.append("rounds.jsonl", run.round_line(4))
     url = watch(tmp_path, "--token", TOKEN)
     page = open_page(url)
     page.wait_for_selector("button[aria-label='Quarantine… client-1']")
     assert "token" not in page.url, "the token does not stay in the address"
     assert page.locator("#clients img").count() == 0, "names are text"
-    page.wait_for_selector(f"td:has-text('{nasty}')")
+    for name in (nasty, *breaking):
+        page.wait_for_selector(f"td:has-text('{name}')")
     page.click("button[aria-label='Quarantine… client-1']")
     assert violations(page) == []
     page.keyboard.type("broken scanner")

@@ -1,7 +1,10 @@
 """The page in a real browser: no error, every figure drawn, folded ones when they are opened, light and dark."""
 
+import json
+
 import pytest
 
+from wardround.analysis import load_runs
 from wardround.report.page import write_page
 
 pytestmark = pytest.mark.slow
@@ -46,3 +49,20 @@ def test_pressing_a_heading_sorts(runs, browser, tmp_path):
     assert rising == sorted(rising)
     page.click("table th:nth-child(4) button")
     assert page.evaluate(column) == sorted(rising, reverse=True)
+
+
+def test_no_clients_name_costs_the_page_its_figures(make_run, browser, tmp_path):
+    names = ("<!--<script>", "</script>", "]]>", "a & \u2028b")
+    folder = make_run(attack="sign-flip", held={name: [50, 10] for name in names})
+    page, wrong = browser.new_page(offline=True), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(write_page(load_runs([folder.path]), tmp_path / "page.html", "nasty names").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    page.wait_for_function(
+        "document.querySelector('.plot') && "
+        "[...document.querySelectorAll('.plot')].every((p) => p.querySelector('.main-svg'))"
+    )
+    assert page.locator("footer").count() == 1, "the end of the page is still there"
+    drawn = page.evaluate("JSON.stringify(JSON.parse(document.getElementById('figures').textContent))")
+    assert all(json.dumps(name, ensure_ascii=False)[1:-1] in drawn for name in names)
+    assert wrong == []

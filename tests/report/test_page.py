@@ -2,6 +2,7 @@
 
 import json
 import re
+from html.parser import HTMLParser
 
 import pytest
 
@@ -26,6 +27,38 @@ def test_the_page_needs_nothing_from_outside_and_trusts_no_name(runs, contents, 
     figures = json.loads(data.group(1))
     assert len(figures) == len(contents.all_figures) == len({figure["key"] for figure in figures})
     assert not list(path.parent.glob("*.tmp"))
+
+
+NASTY = ("<!--<script>", "</script>", "]]>", "--><b>", "a & \u2028\u2029b")
+
+
+def test_no_clients_name_costs_the_page_its_figures(make_run, tmp_path):
+    folder = make_run(attack="sign-flip", held={name: [50, 10] for name in NASTY})
+    path = write_page(load_runs([folder.path]), tmp_path / "page.html", "nasty names")
+    (data,) = _Scripts(path.read_text()).json
+    assert json.loads(data)
+    names = json.dumps(json.loads(data), ensure_ascii=False)
+    assert all(name in names for name in NASTY)
+    assert not set("<>&\u2028\u2029") & set(data), "nothing in it is markup"
+
+
+class _Scripts(HTMLParser):
+    """The content of the scripts with data, as a parser of HTML finds them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.json, self._inside = [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._inside = tag == "script" and ("type", "application/json") in attrs
+
+    def handle_data(self, data):
+        if self._inside:
+            self.json.append(data)
+
+    def handle_endtag(self, tag):
+        self._inside = False
 
 
 def test_runs_that_are_not_finished_have_a_page_too(runs, tmp_path):

@@ -31,6 +31,9 @@ HEADINGS = (
     ("false alarms", False, "honest client-rounds flagged (or weighted below a tenth of an equal share)"),
 )
 
+ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+"""What has a meaning in HTML, written as JSON's own escapes: it occurs in strings only."""
+
 EPSILON = ("ε", False, "privacy budget spent by the whole run, the largest over seeds")
 
 
@@ -52,8 +55,7 @@ def page(contents: Contents, title: str) -> str:
     def static(name: str) -> str:
         return resources.files("wardround.report").joinpath(f"static/{name}").read_text(encoding="utf-8")
 
-    data = json.dumps([{"key": f.key, "data": f.data, "layout": f.layout} for f in contents.all_figures])
-    data = data.replace("</", "<\\/")  # no name may end the script
+    data = script_json([{"key": f.key, "data": f.data, "layout": f.layout} for f in contents.all_figures])
     count = len(contents.runs)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -74,6 +76,18 @@ Click a heading to sort.</p>
 <script>{static("page.js")}</script>
 </body></html>
 """
+
+
+def script_json(value: object) -> str:
+    r"""JSON for a script element, in which no name is markup.
+
+    Without this, a client named `</script>` would end the element, and one named `<!--<script>` would make a browser
+    take the rest of the page, its real end included, as content.
+
+    >>> print(script_json(["</script>", "<!--<script>", "]]>", "a & b"]))
+    ["\u003c/script\u003e", "\u003c!--\u003cscript\u003e", "]]\u003e", "a \u0026 b"]
+    """
+    return json.dumps(value, ensure_ascii=True).translate(ESCAPED)  # ensure_ascii: U+2028 and U+2029 too
 
 
 def _section(figure: Figure) -> str:
