@@ -7,7 +7,6 @@ import json
 import platform
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -98,8 +97,18 @@ def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
     dataset = load_dataset(config)
     name, params = config.section("partition")
     assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
-    name_of = _names(config)
-    return dataset, replace(assignment, clients=tuple(name_of(client) for client in assignment.clients))
+    return dataset, _renamed(assignment, _names(config)) if config.privacy.pseudonyms else assignment
+
+
+def _renamed(assignment: Assignment, name_of: Callable[[str], str]) -> Assignment:
+    """The same clients under other names, in the order of these: the original order would give them away."""
+    names = [name_of(client) for client in assignment.clients]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return Assignment(
+        tuple(names[i] for i in order),
+        tuple(assignment.train[i] for i in order),
+        tuple(assignment.test[i] for i in order),
+    )
 
 
 def load_dataset(config: RunConfig) -> Dataset:
