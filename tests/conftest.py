@@ -1,6 +1,8 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
+import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -43,6 +45,20 @@ def browser(chromium):
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_umask():
+    """An umask that takes no permission away: files and folders have the mode that the program chose."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def mode_of():
+    """The permissions of a file or folder."""
+    return lambda path: stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.fixture

@@ -11,7 +11,15 @@ import pytest
 
 from wardround import files
 from wardround.errors import WardroundError
-from wardround.files import LockHeld, append_text, can_lock, locked, replace_file, replacing
+from wardround.files import (
+    LockHeld,
+    append_text,
+    can_lock,
+    locked,
+    make_private_folder,
+    replace_file,
+    replacing,
+)
 
 
 @pytest.fixture
@@ -154,3 +162,24 @@ def test_all_but_the_locks_works_without_fcntl_and_resource(tmp_path):
     output = subprocess.run(command, capture_output=True, text=True, check=False)
     assert output.returncode == 0, output.stderr
     assert output.stdout.startswith("locks between processes need Linux or macOS")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o377])
+def test_a_private_folder_is_its_owners_alone_whatever_the_umask(tmp_path, mode_of, umask):
+    before = os.umask(umask)
+    try:
+        make_private_folder(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "a") == mode_of(tmp_path / "a" / "b") == 0o700
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path, mode_of):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o750)
+    make_private_folder(tmp_path / "a" / "b")
+    make_private_folder(tmp_path / "a")
+    assert mode_of(tmp_path / "a") == 0o750
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_private_folder(tmp_path / "file")

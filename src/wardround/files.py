@@ -12,7 +12,17 @@ from typing import BinaryIO
 
 from wardround.errors import WardroundError
 
-__all__ = ["UNFINISHED", "LockHeld", "append_text", "can_lock", "locked", "replace_file", "replacing", "sync"]
+__all__ = [
+    "UNFINISHED",
+    "LockHeld",
+    "append_text",
+    "can_lock",
+    "locked",
+    "make_private_folder",
+    "replace_file",
+    "replacing",
+    "sync",
+]
 
 UNFINISHED = ".tmp"
 """The end of the name under which a file is written before it replaces the old one."""
@@ -63,6 +73,23 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder for its owner only (0700), whatever the umask; folders above it that are missing get the same.
+
+    A folder that is there already keeps its mode: whoever changed it had a reason.
+    """
+    if path.is_dir():
+        return
+    make_private_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return  # another process was faster
+    path.chmod(0o700)  # the umask takes bits away from mkdir's mode, and may take the owner's
 
 
 def append_text(path: Path, text: str, mode: int = 0o666) -> None:

@@ -131,3 +131,14 @@ def test_public_keys_that_will_not_do(files):
     (files.nodes / "twin.pub").write_text("hello\n")
     with pytest.raises(ConfigError, match="not a public key"):
         public_keys(files.nodes)
+
+
+def test_modes_do_not_depend_on_the_umask(open_umask, mode_of, tmp_path):
+    files = KeyFiles(tmp_path / "certs")
+    make_node_keys(files.folder, ["hospital-a"])  # first: makes the folder above too
+    make_server_certificate(files.folder, ["127.0.0.1"])
+    assert mode_of(files.folder) == mode_of(files.nodes) == 0o700
+    for path in (files.authority_key, files.server_key, files.nodes / "hospital-a"):
+        assert mode_of(path) == 0o600
+    for path in (files.authority, files.server, files.nodes / "hospital-a.pub"):
+        assert mode_of(path) == 0o644

@@ -215,3 +215,10 @@ def test_modules_import_where_there_is_no_linux(tmp_path):
     first, second = output.stdout.splitlines()
     assert first == f"a hospital's trainer needs Unix sockets; {sys.platform} has none"
     assert second.startswith("locks between processes need Linux")
+
+
+def test_a_state_folder_is_its_owners_alone(open_umask, mode_of, tmp_path):
+    with one_at_a_time(tmp_path / "state", "this federation"):
+        assert mode_of(tmp_path / "state") == 0o700
+    with Processes(tmp_path / "logs", {}):
+        assert mode_of(tmp_path / "logs") == 0o700

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.errors import ConfigError, require
-from wardround.files import replace_file
+from wardround.files import make_private_folder, replace_file
 
 __all__ = ["KeyFiles", "make_node_keys", "make_server_certificate", "public_keys"]
 
@@ -215,7 +215,7 @@ def _refuse_to_overwrite(paths: Iterable[Path], force: bool) -> None:
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file atomically; others can never read it before its mode is set."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path.parent)
         replace_file(path, content, mode)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

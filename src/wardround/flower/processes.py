@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import IO
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.files import LockHeld, locked
+from wardround.files import LockHeld, locked, make_private_folder
 from wardround.flower import orphan_reaper
 
 __all__ = ["Processes", "check_port", "console_script", "free_port", "last_line", "one_at_a_time"]
@@ -53,7 +53,7 @@ class Processes:
     def __enter__(self) -> Processes:
         _require_linux()
         _prctl(CHILD_SUBREAPER, 1)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.logs)
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", orphan_reaper.__file__, self.mark],
             stdin=subprocess.PIPE,
@@ -195,7 +195,7 @@ def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
     _require_linux()
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(folder)
             stack.enter_context(locked(folder / ".lock", wait=False))
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None

@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from wardround.errors import ConfigError
+from wardround.files import make_private_folder
 
 __all__ = ["Pseudonyms", "from_key_file"]
 
@@ -36,7 +37,7 @@ def from_key_file(path: Path) -> Pseudonyms:
     """The names under the key in a file; where there is no file, a fresh key is written, for its owner only."""
     path = Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(secrets.token_hex(32) + "\n")
     except FileExistsError:

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from wardround.errors import ConfigError, DataError, WardroundError
-from wardround.files import LockHeld, append_text, locked, replace_file, replacing
+from wardround.files import LockHeld, append_text, locked, make_private_folder, replace_file, replacing
 from wardround.records import ClientRecord, RoundRecord, Summary, check_schema
 
 __all__ = ["TRACKERS", "RunFolder", "find_runs"]
@@ -38,10 +38,15 @@ class RunFolder:
         self.checkpoint_path = self.path / "checkpoint.pt"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One writer at a time; the lock goes with the process, however it ends."""
+    def locked(self, private: bool = False) -> Iterator[None]:
+        """One writer at a time; the lock goes with the process, however it ends.
+
+        A folder that is not there yet is made, for its owner only where it is `private`.
+        """
         with ExitStack() as stack:
             try:
+                if private:
+                    make_private_folder(self.path)
                 self.path.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(locked(self.path / ".lock", wait=False))
             except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.errors import ConfigError
-from wardround.files import append_text
+from wardround.files import append_text, make_private_folder
 from wardround.flower.hospital.policy import DpFloor, HospitalPolicy, OrderRefused
 from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.encryption.refusals import BudgetSpent
@@ -112,7 +112,7 @@ class HospitalMemory:
         line: dict[str, Any] = {"time": self.clock(), "kind": kind, **facts}
         if reply is not None:
             line |= {"bytes": len(reply), "sha256": hashlib.sha256(reply).hexdigest()}
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         append_text(self.folder / LOG_FILE, json.dumps(line) + "\n", 0o600)
 
     def state_dict(self) -> dict[str, Any]:

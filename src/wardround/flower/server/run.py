@@ -68,7 +68,7 @@ def run_federation(
             dataset, assignment = load_and_partition(config.run)
         elif config.has_dataset:
             dataset = load_dataset(config.run)
-        with folder.locked():
+        with folder.locked(private=True):
             membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
             _resume(config, folder, membership, dataset, assignment, listen)
     return folder

@@ -219,7 +219,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                with self.folder.locked():
+                with self.folder.locked(private=True):
                     return
             except ConfigError:
                 raise

@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from wardround.errors import ConfigError
-from wardround.files import append_text, replace_file, replacing
+from wardround.files import append_text, make_private_folder, replace_file, replacing
 from wardround.privacy.encryption.ciphers import new_secret, secret_side
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Measured, Policy, Progress, Steward
 from wardround.privacy.params import ProfileNoiseParams
@@ -84,7 +84,7 @@ class Vault:
             raise ConfigError(f"mode {DEPOSITS} needs inner products under encryption: cipher ckks has them")
         secret, policy = new_secret(cipher), policy or Policy()
         for path in (self.folder, self.keys):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(path)
         replace_file(self.secret_path, secret.secret_bytes(), PRIVATE)
         replace_file(self.keys / "server.key", secrets.token_hex(32).encode(), PRIVATE)
         replace_file(self.keys / PUBLIC, cipher.encode() + b"\n" + secret.public_bytes(), PRIVATE)
