@@ -36,7 +36,7 @@ app = ClientApp()
 @app.evaluate()
 @app.query()
 def answer(message: Message, context: Context) -> Message:
-    """The reply to an order; what went wrong is told in one line, without details of the data."""
+    """The reply to an order; an error is one line, without details of the data."""
     try:
         order = from_records(message.content)
         return Message(to_records(_work(order, context)), reply_to=message)
@@ -81,7 +81,7 @@ def _from_file(path: str) -> Hospital:
 
 @lru_cache(maxsize=1024)
 def _simulated(path: str, text: str, part: int) -> Hospital:
-    from wardround.flower.config import given
+    from wardround.flower.config import from_run_config
     from wardround.flower.hospital.hospital import Hospital
 
-    return Hospital.simulated(given(path, text), part)
+    return Hospital.simulated(from_run_config(path, text), part)

@@ -1,7 +1,7 @@
-"""What a federation and a hospital are told: `fed.yaml` and `hospital.yaml`.
+"""The configurations of a federation and of a hospital: `fed.yaml` and `hospital.yaml`.
 
-`fed.yaml` has the keys of a run (`experiments.config`) and a section `federation`. Two of a run's sections may be
-missing: without `dataset` the server has no data of its own and the hospitals judge the model; without
+`fed.yaml` has the keys of a run (`runs.config`) and a section `federation`. Two of a run's sections may be
+missing: without `dataset` the server has no data of its own and the hospitals evaluate the model; without
 `partition` the hospitals have data of their own, which is what a federation is for.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
     "FederationParams",
     "HospitalConfig",
     "federation_from",
-    "given",
+    "from_run_config",
     "hospital_from",
     "load_federation",
     "load_hospital",
@@ -209,8 +209,8 @@ def load_federation(path: Path) -> FederationConfig:
     return federation_from(read_yaml(Path(path)), str(path), Path(path).parent)
 
 
-def given(path: str, text: str) -> FederationConfig:
-    """A federation as a Flower run is told of it: YAML text under `config-text`, or a path under `config`."""
+def from_run_config(path: str, text: str) -> FederationConfig:
+    """The federation that a Flower run is given: YAML text under `config-text`, or a path under `config`."""
     if text:
         return federation_from(text, "config-text")
     if not path:

@@ -74,24 +74,24 @@ def pack(note: Note) -> bytes:
     ({'kind': 'train'}, {'loss': 0.5}, [1.0, 1.0])
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in note.arrays.items()}
-    told = {
+    content = {
         HEAD: dict(note.head),
         METRICS: dict(note.metrics),
         ARRAYS: [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()],
     }
-    return pack_message(told, [array.tobytes() for array in arrays.values()])
+    return pack_message(content, [array.tobytes() for array in arrays.values()])
 
 
 def unpack(content: bytes) -> Note:
     """The note that `pack` made into this byte string."""
-    told, blobs = unpack_message(content)
+    message, blobs = unpack_message(content)
     try:
         arrays = {}
-        for (name, kind, shape), blob in zip(told[ARRAYS], blobs, strict=True):
+        for (name, kind, shape), blob in zip(message[ARRAYS], blobs, strict=True):
             if kind not in KINDS:
                 raise ValueError(f"an array of {kind}")
             arrays[name] = np.frombuffer(blob, dtype=kind).reshape(shape)
-        return Note(dict(told[HEAD]), dict(told[METRICS]), arrays)
+        return Note(dict(message[HEAD]), dict(message[METRICS]), arrays)
     except (KeyError, TypeError, ValueError) as error:
         raise WardroundError(f"not a note of this program ({error})") from None
 

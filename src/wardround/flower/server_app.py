@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from wardround.flower.config import given
+from wardround.flower.config import from_run_config
 from wardround.flower.server.run import run_federation
 from wardround.records import RoundRecord
 
@@ -25,7 +25,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """All rounds."""
     run = context.run_config
-    config = given(str(run.get("config", "")), str(run.get("config-text", "")))
+    config = from_run_config(str(run.get("config", "")), str(run.get("config-text", "")))
     folder = run_federation(config, grid, Path(str(run.get("out", "runs"))), _log)
     log(INFO, "finished: %s", folder.path)
 
