@@ -90,7 +90,8 @@ class FlowerClients:
             if not (isinstance(replies, MaskedReplies) and replies.spent):
                 reasons = {**replies.absent, **replies.problems}
                 first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
-                raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed ({first})")
+                why = f" ({first})" if first else ""
+            raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed{why}")
             # Nobody masks an update twice, so that asking again is of no use: the next round will have a sum.
             summed = MaskedSum({}, reason="an earlier attempt at this round lost its sum")
         elif isinstance(replies, MaskedReplies):
