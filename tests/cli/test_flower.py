@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from wardround.cli.main import app
 from wardround.errors import ConfigError, WardroundError
 from wardround.records import ClientRecord, RoundRecord, Summary
+from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantined
 
@@ -65,3 +66,32 @@ def test_certificates_are_asked_for_by_name(tmp_path):
     paths = call("certs", tmp_path / "keys", "--host", "127.0.0.1", "--node", "hospital-a").stdout.split()
     assert len(paths) == 6
     assert isinstance(call("certs", tmp_path / "keys", "--node", "hospital-a").exception, ConfigError)
+
+
+def test_a_log_is_compared_with_what_a_hospital_was_shown(run, tmp_path):
+    log = AuditLog(run / "audit.jsonl")
+    log.append("joined", client="hospital-a")
+    outgoing = tmp_path / "outgoing.jsonl"
+
+    def show(*names):
+        lines = [json.dumps({"kind": "train", "run": name, "audit": list(log.head())}) for name in names]
+        outgoing.write_text("".join(f"{line}\n" for line in lines))
+
+    show("key:abc", "key:abc")
+    assert "all 2 heads" in call("audit", "verify", run, "--against", outgoing).stdout
+    assert json.loads(call("audit", "verify", run, "--against", outgoing, "--json").stdout)["shown"] == 2
+    show(f"run:{run.name}", "run:other")
+    assert "all 1 heads" in call("audit", "verify", run, "--against", outgoing).stdout
+    show("run:one", "run:other")
+    refused = call("audit", "verify", run, "--against", outgoing).exception
+    assert isinstance(refused, ConfigError)
+    assert "--run: run:one, run:other" in str(refused)
+    assert call("audit", "verify", run, "--against", outgoing, "--run", "run:one").exit_code == 0
+    (run / "audit.jsonl").unlink()
+    AuditLog(run / "audit.jsonl").append("joined", client="hospital-b")
+    assert call("audit", "verify", run).exit_code == 0, "nothing shows without the hospital"
+    refused = call("audit", "verify", run, "--against", outgoing, "--run", "run:one").exception
+    assert isinstance(refused, WardroundError)
+    assert "line 1, which the hospital was shown" in str(refused)
+    outgoing.write_text("")
+    assert "no audit log yet" in str(call("audit", "verify", run, "--against", outgoing).exception)

@@ -8,11 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import pytest
 
 from wardround.errors import WardroundError
-from wardround.runs.audit import AuditLog, head_of, verify
+from wardround.runs.audit import (
+    LONGEST_LINE,
+    AuditLog,
+    head_of,
+    read_shown_heads,
+    verify,
+    verify_against,
+)
 
 
 @pytest.fixture
@@ -253,3 +261,106 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path):
     assert whole >= 5
     AuditLog(path).append("started")
     assert verify(path) >= whole + 1
+
+
+def sealed_line(number, previous, text):
+    """A line with any content and a right hash, as whoever can write the file would make it."""
+    body = f'{{"line": {number}, "event": "sent", "x": {text}, "previous": "{previous}"'.encode()
+    return body + f', "hash": "{hashlib.sha256(body).hexdigest()}"}}\n'.encode()
+
+
+HOSTILE = {
+    "deep": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    "long": (json.dumps("x" * (LONGEST_LINE + 1)), "longer than"),
+    "long-number": ("9" * 10_000, "line 6 is broken|last line"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_deep_and_huge_lines_are_refused_in_one_line(log, kind):
+    text, words = HOSTILE[kind]
+    with open(log.path, "ab") as file:
+        file.write(sealed_line(6, head_of(log.path), text))
+    size = log.path.stat().st_size
+    for check in (verify, head_of):
+        with pytest.raises(WardroundError, match=words) as refused:
+            check(log.path)
+        assert "line 6 is broken" in str(refused.value)
+        assert len(str(refused.value)) < 1000
+        assert "\n" not in str(refused.value)
+    for write in (lambda: log.append("sent"), log.head):
+        with pytest.raises(WardroundError, match="no line of an audit log") as refused:
+            write()
+        assert len(str(refused.value)) < 1000
+    assert log.path.stat().st_size == size, "nothing is added to it"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_huge_file_without_lines_is_not_read_whole(tmp_path, end):
+    log = AuditLog(tmp_path / "audit.jsonl")
+    with open(log.path, "wb") as file:
+        file.truncate(2**28)  # takes no space on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(end)
+    tracemalloc.start()
+    try:
+        for ask in (lambda: verify(log.path), lambda: log.append("sent"), log.head):
+            with pytest.raises(WardroundError, match="longer than"):
+                ask()
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_could_not_be_read_is_not_written(log):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    for fields, words in (({"x": deep}, "nested too deeply"), ({"x": "y" * LONGEST_LINE}, "longer than")):
+        with pytest.raises(WardroundError, match=f"event sent .*{words}"):
+            log.append("sent", **fields)
+    log.append("sent", x="y" * (LONGEST_LINE - 1000))
+    assert verify(log.path) == 6
+    while deep:  # taken apart by hand: C would take it apart by recursion
+        deep = deep[0]
+
+
+def shown(path, *heads, run="run:fed-1"):
+    """A hospital's log with these heads."""
+    lines = [{"kind": "hello"}, *({"kind": "train", "run": run, "audit": list(head)} for head in heads)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "tra')
+    return path
+
+
+def test_a_rewritten_log_is_found_by_what_a_hospital_was_shown(log, tmp_path):
+    heads = [AuditLog(tmp_path / "new.jsonl").head(), log.head()]
+    log.append("sent", client="hospital-05")
+    heads.append(log.head())
+    log.append("sent", client="hospital-06")
+    read = read_shown_heads(shown(tmp_path / "outgoing.jsonl", *heads))["run:fed-1"]
+    assert [(head.line, head.hash) for head in read] == heads
+    assert heads[0][0] == 0
+    assert verify_against(log.path, read) == 7
+    before = log.path.read_bytes()
+    for change, words in (
+        (lambda lines: lines[:5], r"line 6, .*\(line 4 of its log\), is not among its 5 lines"),
+        (resealed(edit(6)), r"line 6, .*has another hash"),
+        (resealed(edit(2)), r"line 5, .*\(line 3 of its log\), has another hash"),
+    ):
+        tamper(log, change)
+        verify(log.path)  # nothing shows without the hospital
+        with pytest.raises(WardroundError, match=words):
+            verify_against(log.path, read)
+        log.path.write_bytes(before)
+    tamper(log, resealed(edit(7)))
+    assert verify_against(log.path, read) == 7, "which the hospital never saw"
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "nothing", '{"audit": 3}', '{"audit": ["a", 3]}', '{"audit": [1]}', "[" * 9999]
+)
+def test_what_is_no_hospitals_log_is_an_error(tmp_path, line):
+    path = tmp_path / "outgoing.jsonl"
+    path.write_text('{"kind": "hello"}\n' + line + "\n")
+    with pytest.raises(WardroundError, match="line 2 is no line of a hospital's log"):
+        read_shown_heads(path)

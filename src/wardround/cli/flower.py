@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wardround.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wardround.runs.audit import ShownHead
 
 __all__ = ["audit_app", "flower_app", "mount"]
 
@@ -133,19 +136,49 @@ def verify_audit(
         str | None,
         typer.Option("--head", help="A hash printed earlier; the log must still contain its line."),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help="A hospital's outgoing.jsonl; every line that the hospital was shown must still be there.",
+        ),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="With --against: the run, as the hospital's log calls it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the hash chain of an audit log; with --head, also that its end was not cut off or rewritten."""
-    from wardround.runs.audit import head_of, verify
+    """Check the hash chain of an audit log; with --head or --against, also that nothing was cut off or rewritten."""
+    from wardround.runs.audit import head_of, verify, verify_against
     from wardround.runs.quarantine import AUDIT_LOG
 
     path = path / AUDIT_LOG if path.is_dir() else path
     lines, last = verify(path, head), head_of(path)
+    answer: dict[str, str | int] = {"path": str(path), "lines": lines, "head": last}
+    if against is not None:
+        heads = _shown_heads(against, run, path.resolve().parent.name)
+        verify_against(path, heads)
+        answer["shown"] = len(heads)
     if as_json:
-        print(json.dumps({"path": str(path), "lines": lines, "head": last}))
+        print(json.dumps(answer))
         return
     print(f"{path}: {lines} lines, whole")
     print(f"head: {last}")
+    if against is not None:
+        print(f"{against}: all {len(heads)} heads that the hospital was shown are in it")
+
+
+def _shown_heads(log: Path, run: str | None, folder: str) -> list[ShownHead]:
+    """What a hospital was shown of one run: the named one, the one of this folder, or the only one there is."""
+    from wardround.runs.audit import read_shown_heads
+
+    heads = read_shown_heads(log)
+    if not heads:
+        raise ConfigError(f"{log}: the hospital was shown no audit log yet")
+    chosen = run or (f"run:{folder}" if f"run:{folder}" in heads or len(heads) > 1 else next(iter(heads)))
+    if chosen not in heads:
+        raise ConfigError(f"{log}: has no run {chosen}; say which one by --run: {', '.join(heads)}")
+    return heads[chosen]
 
 
 @audit_app.callback()

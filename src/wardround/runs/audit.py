@@ -14,7 +14,9 @@ things show it:
   Where it is gone or another one stands in its place, the log gets a line `log-rewritten` with the number and hash
   that should be there. What happens to the log after the last line of the last writer, only a noted head shows.
 * The hospitals of a federation. Every order brings the head of the log; a hospital keeps it, and refuses an order
-  that comes with a shorter log.
+  that comes with a shorter log. `verify_against` compares the log with all heads that a hospital was shown.
+
+A line longer than `LONGEST_LINE`, or nested too deeply to be read, is refused by writer and reader alike.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -33,7 +35,7 @@ from wardround.errors import WardroundError
 from wardround.files import locked, sync
 from wardround.records import finite
 
-__all__ = ["AuditLog", "head_of", "verify"]
+__all__ = ["AuditLog", "ShownHead", "head_of", "read_shown_heads", "verify", "verify_against"]
 
 GENESIS = "0" * 64
 """What the first line has before it."""
@@ -44,6 +46,9 @@ REWRITTEN = "log-rewritten"
 SEAL = re.compile(rb', "hash": "([0-9a-f]{64})"}\Z')
 RESERVED = {"line", "time", "event", "previous", "hash"}
 STEP = 65536
+LONGEST_LINE = 2**22
+"""Bytes of a line without its end: what twenty thousand clients sent fits. More in one line is refused."""
+TOO_LONG = f"it is longer than {LONGEST_LINE} bytes"
 
 
 class _Link(NamedTuple):
@@ -85,8 +90,7 @@ class AuditLog:
                 file = stack.enter_context(locked(self.path))
             except OSError as error:
                 raise WardroundError(f"{self.path}: cannot be written ({error.strerror})") from None
-            whole, fragment = _tail(file)
-            last = self._last(whole)
+            last, fragment = self._end(file)
             if fragment:
                 file.truncate(file.seek(0, os.SEEK_END) - len(fragment))
                 torn = {"bytes": len(fragment), "text": fragment[:200].decode(errors="replace")}
@@ -100,16 +104,18 @@ class AuditLog:
         """Number and hash of the last whole line; (0, sixty-four zeros) of an empty log."""
         try:
             with locked(self.path) as file:
-                last = self._last(_tail(file)[0])
+                last, _ = self._end(file)
                 return last.line, last.hash
         except OSError as error:
             raise WardroundError(f"{self.path}: cannot be read ({error.strerror})") from None
 
-    def _last(self, content: bytes | None) -> _Link:
-        if content is None:
-            return _Link(0, GENESIS)
+    def _end(self, file: BinaryIO) -> tuple[_Link, bytes]:
+        """The last whole line, and what stands behind it without an end."""
         try:
-            return _link(content)
+            content, fragment = _tail(file)
+            if max(len(content or b""), len(fragment)) > LONGEST_LINE:
+                raise ValueError(TOO_LONG)
+            return (_Link(0, GENESIS) if content is None else _parse(content)[0]), fragment
         except ValueError as error:
             raise WardroundError(
                 f"{self.path}: its last line is no line of an audit log ({error}); "
@@ -130,12 +136,61 @@ def head_of(path: Path) -> str:
     return _check(path, None).hash
 
 
-def _check(path: Path, head: str | None) -> _Link:
+class ShownHead(NamedTuple):
+    """The head of a server's log as an order showed it to a hospital."""
+
+    line: int
+    hash: str
+    place: int
+    """The line of the hospital's own log that says so."""
+
+
+def read_shown_heads(path: Path) -> dict[str, list[ShownHead]]:
+    """The heads in a hospital's log (`outgoing.jsonl`) by run, oldest first."""
+    heads: dict[str, list[ShownHead]] = {}
+    for place, content in enumerate(_lines(path, cut_off=True), start=1):
+        try:
+            values = _loads(content)
+            if "audit" not in values:
+                continue
+            line, hash = values["audit"]
+            if not isinstance(line, int) or not isinstance(hash, str):
+                raise ValueError("`audit` is no line number with a hash")
+        except (ValueError, TypeError) as error:
+            raise WardroundError(f"{path}: line {place} is no line of a hospital's log: {error}") from None
+        heads.setdefault(str(values.get("run")), []).append(ShownHead(line, hash, place))
+    return heads
+
+
+def verify_against(path: Path, heads: Collection[ShownHead]) -> int:
+    """Check that every head which a hospital was shown is still in the log, at its line.
+
+    Returns:
+        The number of lines of the log.
+
+    Raises:
+        WardroundError: The chain is broken, or a head is missing; the first one is named.
+    """
+    hashes = {0: GENESIS}
+    last = _check(path, None, {head.line for head in heads}, hashes)
+    for head in heads:
+        if hashes.get(head.line) != head.hash:
+            now = "has another hash" if head.line in hashes else f"is not among its {last.line} lines"
+            raise WardroundError(
+                f"{path}: line {head.line}, which the hospital was shown with the hash {head.hash} (line {head.place} "
+                f"of its log), {now}: the audit log was cut off or written anew"
+            )
+    return last.line
+
+
+def _check(
+    path: Path, head: str | None, wanted: Collection[int] = (), hashes: dict[int, str] | None = None
+) -> _Link:
+    """The last line of a whole log; the hashes of the `wanted` lines go into `hashes`."""
     last, seen = _Link(0, GENESIS), head is None
     for number, content in enumerate(_lines(path), start=1):
         try:
-            link = _link(content)
-            previous = json.loads(content)["previous"]
+            link, previous = _parse(content)
         except ValueError as error:
             raise WardroundError(f"{path}: line {number} is broken: {error}") from None
         if previous != last.hash or link.line != number:
@@ -144,6 +199,8 @@ def _check(path: Path, head: str | None) -> _Link:
                 "lines were removed, added, moved or edited here"
             )
         last, seen = link, seen or link.hash == head
+        if hashes is not None and number in wanted:
+            hashes[number] = link.hash
     if not seen:
         raise WardroundError(
             f"{path}: none of its {last.line} lines has the hash {head}: "
@@ -152,40 +209,64 @@ def _check(path: Path, head: str | None) -> _Link:
     return last
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, cut_off: bool = False) -> Iterator[bytes]:
+    """One line after the other, so that no file is too large to check; `cut_off`: the last may lack its end."""
     try:
         with locked(path, shared=True) as file:  # a line that is being written would look cut off
-            content = file.read()
+            number = 0
+            while content := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if content.endswith(b"\n"):
+                    yield content[:-1]
+                elif len(content) > LONGEST_LINE:
+                    raise WardroundError(f"{path}: line {number} is broken: {TOO_LONG}")
+                elif not cut_off:
+                    raise WardroundError(
+                        f"{path}: line {number} is only half written: its writer was killed, "
+                        "or the file was cut; the next writer closes it off"
+                    )
     except OSError as error:
         raise WardroundError(f"{path}: cannot be read ({error.strerror})") from None
-    *whole, rest = content.split(b"\n")
-    yield from whole
-    if rest:
-        raise WardroundError(
-            f"{path}: line {len(whole) + 1} is only half written: its writer was killed, "
-            "or the file was cut; the next writer closes it off"
-        )
 
 
-def _link(content: bytes) -> _Link:
-    """Check a line by itself."""
+def _loads(content: bytes) -> dict[str, Any]:
+    """A line's values; a `ValueError` in one sentence where there are none."""
+    try:
+        values = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    return values
+
+
+def _parse(content: bytes) -> tuple[_Link, str]:
+    """Check a line by itself; the line, and the hash that it names as the previous one."""
     seal = SEAL.search(content)
     if seal is None:
         raise ValueError("it has no hash at its end")
     claimed = seal[1].decode()
     if hashlib.sha256(content[: seal.start()]).hexdigest() != claimed:
         raise ValueError("its hash is not that of its content, which was edited")
-    values = json.loads(content)
-    if not isinstance(values.get("line"), int) or not isinstance(values.get("previous"), str):
+    values = _loads(content)
+    line, previous = values.get("line"), values.get("previous")
+    if not isinstance(line, int) or not isinstance(previous, str):
         raise ValueError("it has no line number or no hash of the line before")
-    return _Link(values["line"], claimed)
+    return _Link(line, claimed), previous
 
 
 def _write(file: BinaryIO, last: _Link, event: str, fields: dict[str, Any]) -> _Link:
-    values = {"line": last.line + 1, "time": time.time(), "event": event, **finite(fields)}
-    body = json.dumps(values | {"previous": last.hash}, allow_nan=False)[:-1].encode()
-    seal = hashlib.sha256(body).hexdigest()
-    link = _Link(last.line + 1, seal)
+    try:
+        values = {"line": last.line + 1, "time": time.time(), "event": event, **finite(fields)}
+        body = json.dumps(values | {"previous": last.hash}, allow_nan=False)[:-1].encode()
+        _loads(body + b"}")  # what is written can be read
+    except RecursionError:
+        raise WardroundError(f"audit log: the event {event} is nested too deeply to be written") from None
+    except ValueError as error:
+        raise WardroundError(f"audit log: the event {event} cannot be written: {error}") from None
+    link = _Link(last.line + 1, hashlib.sha256(body).hexdigest())
+    if len(body) + len(link.seal) - 1 > LONGEST_LINE:
+        raise WardroundError(f"audit log: the event {event} cannot be written: {TOO_LONG}")
     file.write(body + link.seal)
     sync(file)
     return link
@@ -202,6 +283,8 @@ def _tail(file: BinaryIO) -> tuple[bytes | None, bytes]:
     place = file.seek(0, os.SEEK_END)
     content = b""
     while place > 0 and content.count(b"\n") < 2:
+        if len(content) > 2 * (LONGEST_LINE + 1):  # a whole line and a fragment are shorter
+            raise ValueError(TOO_LONG)
         step = min(place, STEP)
         place -= step
         file.seek(place)
