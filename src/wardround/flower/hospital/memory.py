@@ -143,4 +143,15 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [_parse(path, i, line) for i, line in enumerate(lines, start=1) if line.endswith("\n")]
+
+
+def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(line)
+        left = "refused" in values or (isinstance(values["bytes"], int) and isinstance(values["sha256"], str))
+        if left and isinstance(values["time"], int | float) and isinstance(values["kind"], str):
+            return values
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise ConfigError(f"{path}: line {number} is no line of a hospital's log")
