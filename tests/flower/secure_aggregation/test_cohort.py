@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wardround.flower.secure_aggregation.cohort import (

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 

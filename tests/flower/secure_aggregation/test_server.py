@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wardround.flower.secure_aggregation.client import KeyShares, Revealed
