@@ -86,14 +86,14 @@ class FlowerClients:
         updates = replies.updates(self.layout)
         needed = max(self.params.needed(self.config.per_round), order.minimum_updates(len(updates)))
         sealed, summed = None, None
-        if len(replies.usable) < needed:
-            if not (isinstance(replies, MaskedReplies) and replies.spent):
-                reasons = {**replies.absent, **replies.problems}
-                first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
-                why = f" ({first})" if first else ""
-            raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed{why}")
+        if isinstance(replies, MaskedReplies) and replies.spent and len(replies.usable) < needed:
             # Nobody masks an update twice, so that asking again is of no use: the next round will have a sum.
             summed = MaskedSum({}, reason="an earlier attempt at this round lost its sum")
+        elif len(replies.usable) < needed:
+            reasons = {**replies.absent, **replies.problems}
+            first = "; ".join(f"{client}: {reason}" for client, reason in list(reasons.items())[:3])
+            why = f" ({first})" if first else ""
+            raise TooFewReplies(f"{len(replies.usable)} usable updates, {needed} are needed{why}")
         elif isinstance(replies, MaskedReplies):
             with timed(seconds, "aggregate"):
                 summed = self._sum_masked(order, asked, replies, updates)
