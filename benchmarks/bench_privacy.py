@@ -2,7 +2,7 @@
 
     python benchmarks/bench_privacy.py            # 1.2 million parameters, 10 clients; 30 rounds on ICU data
     python benchmarks/bench_privacy.py --quick    # a tenth of the parameters, 5 rounds
-    python benchmarks/bench_privacy.py --only caac    # one part: ciphers, caac, or fedmed (a quarter of an hour)
+    python benchmarks/bench_privacy.py --only caac    # one part: ciphers, masks, caac, or fedmed (a quarter of an hour)
 
 Times are seconds of processor time of one client's or party's work, the smallest of the repeats: what others do on the
 machine hardly counts. Bytes are what travels.
@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,12 +133,61 @@ def bench_fedmed(out: Path) -> None:
         )
 
 
+def bench_masks(parameters: int, clients: int = CLIENTS, lost: int = 0) -> None:
+    """The same weighted sum by secure aggregation, where `lost` clients drop out after the others have masked."""
+    from wardround.flower.secure_aggregation.client import MaskingClient
+    from wardround.flower.secure_aggregation.cohort import Cohort, Limits
+    from wardround.flower.secure_aggregation.server import MaskingServer
+
+    matrix = torch.randn(clients, parameters, generator=torch.Generator().manual_seed(0)) * 1e-3
+    updates = Updates(matrix, metrics={"loss": torch.linspace(0.3, 0.8, clients)})
+    clear, expected = timed(lambda: aggregators.create("fedmed").aggregate(updates), repeats=2)
+    assert expected.weights is not None
+    names, limits, work = updates.clients, Limits(), 0.0
+    rows = dict(zip(names, matrix.double().numpy(), strict=True))
+    weights = dict(zip(names, expected.weights.tolist(), strict=True))
+    players = {name: MaskingClient(name, "order", limits) for name in names}
+    cohort = Cohort("order", {name: player.public_keys() for name, player in players.items()}, weights)
+    server = MaskingServer(cohort, parameters, limits)
+    sent = sum(len(key) for key in (cohort.keys[names[0]].masks, cohort.keys[names[0]].shares))
+    for name, player in players.items():
+        spent, shares = timed(lambda player=player: player.share_keys(cohort))
+        server.take_shares(name, shares)
+        if name == names[0]:
+            work, sent = work + spent, sent + sum(map(len, shares.tokens.values()))
+    for name, tokens in server.deliveries().items():
+        if name not in names[clients - lost :]:
+            masking = partial(players[name].mask, tokens, rows[name])
+            spent, masked = timed(masking)
+            server.take_masked(name, masked)
+            if name == names[0]:
+                work, sent = work + spent, sent + masked.nbytes
+    survivors = server.survivors()
+    for name in survivors:
+        spent, tags = timed(partial(players[name].confirm, survivors))
+        server.take_tags(name, tags)
+        work += spent if name == names[0] else 0.0
+    for name, tags in server.confirmations().items():
+        spent, revealed = timed(partial(players[name].reveal, tags))
+        server.take_revealed(name, revealed)
+        if name == names[0]:
+            work, sent = work + spent, sent + len(str(revealed))
+    unmasking, total = timed(server.unmask)
+    left = sum(weights[name] * rows[name] for name in survivors)
+    error = np.linalg.norm(total - left) / np.linalg.norm(left)
+    print(
+        f"{parameters:>10,} {clients:>8} {lost:>5} {work:>9.2f} {sent / 1e6:>10.2f} {sent / parameters:>8.1f} "
+        f"{unmasking:>9.2f} {error:>10.1e} {4 * parameters / 1e6:>12.2f} {clear:>9.3f}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["ciphers", "caac", "fedmed"])
+    parser.add_argument("--only", choices=["ciphers", "caac", "fedmed", "masks"])
     parser.add_argument(
         "--out", type=Path, default=Path("runs"), help="folder for the runs of `--only fedmed`"
     )
@@ -145,6 +195,22 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.only == "fedmed":
         bench_fedmed(given.out)
+        return
+    if given.only in (None, "masks"):
+        print(
+            f"{'parameters':>10} {'clients':>8} {'lost':>5} {'client s':>9} {'MB/client':>10} {'B/param':>8} "
+            f"{'unmask s':>9} {'rel. error':>10} {'MB in clear':>12} {'sum s':>9}"
+        )
+        large = 120_000 if given.quick else 1_200_000
+        for parameters, clients, lost in (
+            (large, 10, 0),
+            (large, 10, 3),
+            (5_000, 10, 0),
+            (5_000, 20, 0),
+            (5_000, 50, 0),
+        ):
+            bench_masks(parameters, clients, lost)
+    if given.only == "masks":
         return
     if given.only != "caac":
         print(
