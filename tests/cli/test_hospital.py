@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 pytest.importorskip("flwr", reason="flwr is not installed (extra 'flower')")
+pytest.importorskip("opacus", reason="opacus is not installed (extra 'privacy')")
 
 from wardround.errors import WardroundError
 from wardround.flower.config import federation_from, load_hospital

@@ -188,9 +188,8 @@ class _AccessControl:
 
         refusal = await self.check(Request(scope))
         if refusal is not None and {b"content-length", b"transfer-encoding"} & dict(scope["headers"]).keys():
-            refusal.headers["Connection"] = (
-                "close"  # or the server would read the body to find the next request
-            )
+            # or the server would read the body to find the next request
+            refusal.headers["Connection"] = "close"
         await (refusal or self.app)(scope, receive, send_with_headers)
 
 
