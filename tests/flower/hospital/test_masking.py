@@ -166,6 +166,23 @@ def test_a_second_cohort_for_one_round_is_refused(server):
     server.refuses("north", "share-keys", cohort=server.cohort())
 
 
+def test_the_same_round_as_another_run_is_refused(server):
+    """Attack: several runs of the same rounds, each with other weights."""
+    north = server.hospitals["north"]
+    with pytest.raises(WardroundError, match=REFUSED):
+        north.reply(train_order(run="two"))
+    restarted = hospital("north")
+    restarted.load_state(north.save_state())
+    with pytest.raises(WardroundError, match=REFUSED):
+        restarted.reply(train_order(run="two"))
+    policy = {"mode": "secure-aggregation", "runs": ["one", "two"]}
+    open_to_both = hospital("north", policy=policy)
+    open_to_both.load_state(north.save_state())
+    assert "keys" in open_to_both.reply(train_order(run="two")).head
+    with pytest.raises(WardroundError, match=REFUSED):
+        open_to_both.reply(train_order(run="three"))
+
+
 def test_the_same_order_before_masking_gets_fresh_keys(server):
     before = dict(server.keys)
     server.share().train()

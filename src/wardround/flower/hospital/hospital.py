@@ -186,6 +186,8 @@ class Hospital:
         cohort = None if sealer is None else sealer.min_cohort
         memory.policy.check_training(order, len(client.data), self._mode(order.head), cohort)
         run, round = self._run(order.head), int(order.head["round"])
+        if masked:
+            self.masking.check_run(str(order.head.get("run"))[:200], memory.policy.runs)
         audit = memory.follow_audit(run, order.head.get(AUDIT))
         facts = {"run": run, "round": round, "order": asked, "audit": list(audit)}
         if (repeated := memory.repeated(run, round, asked)) is not None:

@@ -5,7 +5,7 @@ A round has one order. Its update is masked once, for one sum; the same order as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +28,8 @@ class HospitalMasking:
     def __init__(self, name: str, limits: Limits, identity: Identity | None = None) -> None:
         """`identity`: the hospital's registered key, and those of the others where it knows them."""
         self.name, self.limits, self.identity = name, limits, identity
+        self.run = ""
+        """The run that asked first."""
         self.order = ""
         """The hash of the training order that the update is for."""
         self._update: Tensor | None = None
@@ -36,12 +38,20 @@ class HospitalMasking:
     @property
     def is_empty(self) -> bool:
         """Is there nothing to remember?"""
-        return not self.order
+        return not self.order and not self.run
 
     @property
     def is_spent(self) -> bool:
         """Has the update of this order left the hospital under its masks?"""
         return self._client is not None and self._client.sent_update
+
+    def check_run(self, run: str, allowed: Collection[str] | None) -> None:
+        """Raise `OrderRefused` for another run than those allowed; without any, than the first that asked."""
+        self.run = self.run or run
+        if run not in ((self.run,) if allowed is None else allowed):
+            raise OrderRefused(
+                f"policy.runs: this hospital masks updates for {', '.join(allowed or [self.run])}, not for {run}"
+            )
 
     def keep(self, order: str, update: Tensor) -> None:
         """Keep the update (D values) that was trained for an order, until it is masked."""
@@ -97,14 +107,14 @@ class HospitalMasking:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and strings; secrets of the round included."""
         client = None if self._client is None else self._client.state_dict()
-        return {"order": self.order, "update": self._update, "client": client}
+        return {"run": self.run, "order": self.order, "update": self._update, "client": client}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Continue from a saved state; from nothing where there is none."""
-        self.order, self._update, self._client = "", None, None
+        self.run, self.order, self._update, self._client = "", "", None, None
         if state is None:
             return
-        self.order, self._update = state["order"], state["update"]
+        self.run, self.order, self._update = state["run"], state["order"], state["update"]
         if state["client"] is not None:
             self._client = MaskingClient(self.name, self.order, self.limits, self.identity)
             self._client.load_state_dict(state["client"])

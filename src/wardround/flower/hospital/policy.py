@@ -83,6 +83,9 @@ class HospitalPolicy(Parameters):
     """Fewest hospitals in a sum: that a steward opens, or that this hospital masks its update for."""
     max_share: float = Field(0.5, gt=0, lt=1)
     """Largest share of one hospital in a sum that this hospital masks its update for."""
+    runs: tuple[str, ...] | None = None
+    """Runs that it masks updates for, by name; None: only the first that asks. Two runs can ask for sums of the same
+    updates, which a server could solve for single ones."""
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> HospitalPolicy:
