@@ -17,7 +17,7 @@ from wardround.flower.messages import Note
 from wardround.flower.orders import dp_of
 from wardround.privacy.params import DpParams, Mode
 from wardround.registry import Parameters
-from wardround.training.base import TrainingParams
+from wardround.training.base import TrainingParams, learning_rate
 
 __all__ = ["DpFloor", "HospitalPolicy", "OrderRefused"]
 
@@ -59,7 +59,7 @@ class HospitalPolicy(Parameters):
     models: tuple[str, ...] | None = None
     """Models it trains, by name; None: any that is installed."""
     max_parameters: int = Field(100_000_000, ge=1)
-    lr: tuple[float, float] = (1e-6, 10.0)
+    lr: tuple[float, float] = (1e-9, 10.0)
     """Least and largest learning rate: with a tiny one an update is (almost) zero, which unmasks sums."""
     max_epochs: int = Field(50, ge=1)
     max_weight_decay: float = Field(0.1, ge=0)
@@ -173,9 +173,11 @@ class HospitalPolicy(Parameters):
         except (KeyError, TypeError, ValidationError):
             raise OrderRefused("the order does not say how to train") from None
         least, largest = self.lr
-        lowest = training.lr * (training.step_factor if training.schedule == "step" else 1.0)
-        if not least <= training.lr <= largest or lowest < least:
-            raise OrderRefused(f"a learning rate of {lowest:g}; policy.lr is from {least:g} to {largest:g}")
+        rate = learning_rate(
+            training, int(head["round"]), int(head["rounds"])
+        )  # of this round, by the schedule
+        if not least <= rate or not training.lr <= largest:
+            raise OrderRefused(f"a learning rate of {rate:g}; policy.lr is from {least:g} to {largest:g}")
         if training.epochs > self.max_epochs:
             raise OrderRefused(f"{training.epochs} epochs; policy.max_epochs is {self.max_epochs}")
         if training.weight_decay > self.max_weight_decay:
