@@ -9,7 +9,7 @@ from wardround.privacy.encryption.refusals import Refused, Unsealable
 
 @pytest.fixture(scope="module")
 def keys():
-    pytest.importorskip("phe", reason="the extra 'privacy' is not installed")
+    pytest.importorskip("gmpy2", reason="the extra 'privacy' is not installed")
     secret = PaillierSecret.generate()
     return secret, PaillierPublic(secret.public_bytes())
 

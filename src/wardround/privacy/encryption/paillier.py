@@ -1,4 +1,4 @@
-r"""Paillier through python-paillier: exact sums of fixed-point numbers, many packed into one ciphertext.
+r"""Paillier: exact sums of fixed-point numbers, many packed into one ciphertext.
 
 A number x becomes the integer ⌊x·2²⁴⌉; 36 of them, 56 bits apart, make one plaintext modulo n (2048 bits, which
 NIST SP 800-57 rates at 112-bit security). A coefficient is a multiple of 2⁻²⁰, so a weighted sum of packed
@@ -14,12 +14,12 @@ import json
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from wardround.errors import ConfigError, WardroundError, require
+from wardround.errors import ConfigError, WardroundError
 from wardround.privacy.encryption.pads import Pad
+from wardround.privacy.encryption.paillier_keys import PrivateKey, PublicKey, generate_private_key, power
 from wardround.privacy.encryption.refusals import Refused, Unsealable
 
 __all__ = ["KEY_BITS", "LARGEST", "PER_CIPHERTEXT", "PaillierPublic", "PaillierSecret"]
@@ -48,7 +48,7 @@ class PaillierPublic:
         stored = _read(content)
         if "p" in stored:
             raise WardroundError("these Paillier keys hold the secret primes; the server must not have them")
-        self.key = _phe().PaillierPublicKey(stored["n"])
+        self.key = PublicKey(stored["n"])
 
     def check(self, dimension: int, clients: int) -> None:
         seconds = _chunks(dimension) * clients * self._seconds_an_encryption()
@@ -62,7 +62,7 @@ class PaillierPublic:
         taken = []
         for _ in range(3):
             start = time.perf_counter()
-            self.key.raw_encrypt(1)
+            self.key.encrypt(1)
             taken.append(time.perf_counter() - start)
         return min(taken)
 
@@ -84,19 +84,18 @@ class PaillierPublic:
             packed = sum(x << (SLOT_BITS * i) for i, x in enumerate(whole[start : start + PER_CIPHERTEXT]))
             if pad is not None:
                 packed += pad.integer(self.key.n, number)
-            chunks.append(self.key.raw_encrypt(packed % self.key.n))
+            chunks.append(self.key.encrypt(packed % self.key.n))
         return _pack(len(vector), chunks)
 
     def combine(self, parts: Iterable[tuple[bytes, float]]) -> bytes:
-        powmod = require("phe.util", "privacy").powmod
-        n_squared = self.key.nsquare
+        n_squared = self.key.n_squared
         length, total, spent = -1, [], 0.0
         for content, coefficient in parts:
             own_length, chunks = _unpack(content)
             if length not in (-1, own_length):
                 raise Refused(f"ciphertexts of {length} and {own_length} values cannot be summed")
             times, spent = round(coefficient * WEIGHT), spent + abs(coefficient)
-            scaled = [powmod(chunk, times, n_squared) for chunk in chunks]
+            scaled = [power(chunk, times, n_squared) for chunk in chunks]
             if length == -1:
                 length, total = own_length, scaled
             else:
@@ -117,27 +116,29 @@ class PaillierSecret:
         stored = _read(content)
         if "p" not in stored:
             raise WardroundError("these Paillier keys hold no secret: nothing can be opened with them")
-        phe = _phe()
-        self.key = phe.PaillierPrivateKey(phe.PaillierPublicKey(stored["n"]), stored["p"], stored["q"])
+        try:
+            self.key = PrivateKey(stored["p"], stored["q"])
+        except (KeyError, ValueError) as error:
+            raise WardroundError(f"not Paillier keys of this program ({error})") from None
 
     @classmethod
     def generate(cls) -> PaillierSecret:
         """Fresh keys."""
-        public, private = _phe().generate_paillier_keypair(n_length=KEY_BITS)
-        return cls(_written({"n": public.n, "p": private.p, "q": private.q}))
+        key = generate_private_key(KEY_BITS)
+        return cls(_written({"n": key.public.n, "p": key.p, "q": key.q}))
 
     def public_bytes(self) -> bytes:
-        return _written({"n": self.key.public_key.n})
+        return _written({"n": self.key.public.n})
 
     def secret_bytes(self) -> bytes:
-        return _written({"n": self.key.public_key.n, "p": self.key.p, "q": self.key.q})
+        return _written({"n": self.key.public.n, "p": self.key.p, "q": self.key.q})
 
     def open_sum(self, ciphertext: bytes, parts: Sequence[tuple[float, Pad]]) -> np.ndarray:
         length, chunks = _unpack(ciphertext)
-        n = self.key.public_key.n
+        n = self.key.public.n
         values: list[float] = []
         for number, chunk in enumerate(chunks):
-            packed = int(self.key.raw_decrypt(chunk))
+            packed = self.key.decrypt(chunk)
             for coefficient, pad in parts:
                 packed -= round(coefficient * WEIGHT) * pad.integer(n, number)
             values += _digits(packed % n, n)
@@ -171,10 +172,6 @@ def _unpack(content: bytes) -> tuple[int, list[int]]:
         raise Refused("not a Paillier ciphertext of this program")
     starts = range(HEADER.size, len(content), CIPHERTEXT_BYTES)
     return length, [int.from_bytes(content[start : start + CIPHERTEXT_BYTES], "big") for start in starts]
-
-
-def _phe() -> Any:
-    return require("phe.paillier", "privacy")
 
 
 def _read(content: bytes) -> dict[str, int]:
