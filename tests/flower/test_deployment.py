@@ -294,3 +294,48 @@ def test_a_federation_survives_kills_attacks_and_intruders(deploy):
         assert fed.end(name, signal.SIGTERM) == 130, fed.output(name)
     assert not fed.processes()
     assert verify(fed.run.path / "audit.jsonl") > 10
+
+
+@pytest.mark.slow
+def test_secure_aggregation_survives_hospitals_that_come_and_go(deploy):
+    """Four hospitals that know each other's registered keys; three must be left."""
+    names = [f"hospital-{letter}" for letter in "abcd"]
+    fed = deploy(names, quorum=3, deadline_seconds=30, retries=20)
+    fed.configure(**{**RUN, "aggregator": {"name": "mean"}, "privacy": {"mode": "secure-aggregation"}})
+    for part, name in enumerate(names):
+        fed.hospital(
+            name,
+            dataset=DATA,
+            partition={**SHARED, "clients": 4},
+            part=part,
+            peer_keys=str(fed.keys.nodes),
+            policy={"mode": "secure-aggregation", "min_cohort": 3},
+        )
+    fed.serve()
+    for name in names:
+        fed.join(name)
+    fed.wait_for_round(2)
+    assert all(record.skipped is None for record in fed.run.rounds())
+    assert {event["stage"] for event in fed.events() if event["event"] == "stage"} == {
+        "share-keys", "mask", "confirm", "reveal",
+    }  # fmt: skip
+
+    # One is killed, at whatever stage it is; the others continue, and it comes back.
+    before = max(fed.rounds())
+    fed.end("hospital-a", signal.SIGKILL)
+    wait_for(lambda: max(fed.rounds()) > before + 1, f"rounds without it {fed.output('serve')}")
+    later = [record for record in fed.run.rounds() if record.round > before]
+    assert any(record.skipped is None for record in later)
+    fed.join("hospital-a")
+    wait_for(lambda: took_part(fed, "hospital-a", max(fed.rounds()) - 1), fed.output("hospital-a"))
+
+    # The server is killed: the round it was in may be lost, the next one is not.
+    fed.end("serve", signal.SIGKILL)
+    wait_for(lambda: not fed.processes(fed.runs), "the killed server's processes to end")
+    done = max(fed.rounds())
+    fed.serve()
+    fed.wait_for_round(done + 2)
+    assert any(record.skipped is None for record in fed.run.rounds() if record.round > done)
+    for name in ("serve", *names):
+        assert fed.end(name, signal.SIGTERM) == 130, fed.output(name)
+    assert verify(fed.run.path / "audit.jsonl") > 10

@@ -112,7 +112,8 @@ class HospitalPolicy(Parameters):
             f"at most {self.max_rounds} rounds, {self.max_orders_per_day} orders per day",
             f"at least {self.min_samples} samples to train and {self.min_reported} to report a metric",
             f"training loss: {'reported' if self.reports_loss else 'stays here'}",
-            f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}",
+            f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
+            f"shares of at most {self.max_share:g}",
             f"differential privacy: {floor}",
         ]
 
