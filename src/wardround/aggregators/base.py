@@ -6,6 +6,7 @@ spreading the result over all clients again happens here, once, for all rules.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import weighted_sum
+from wardround.aggregators._math.kernels import norm, weighted_sum
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.errors import ContractError, ParameterError, TooFewClients
 from wardround.randomness import torch_generator
@@ -230,7 +231,7 @@ class Aggregator(Configurable, ABC):
             )
         else:
             result = self._checked(self.combine(kept, context), kept)
-            if result.skipped is None and not bool(torch.isfinite(result.delta).all()):
+            if result.skipped is None and not math.isfinite(norm(result.delta)):  # no copy of D values
                 result.skipped = f"the aggregate of {self.name} is not finite"
                 result.delta = torch.zeros_like(result.delta)
                 result.weights = torch.zeros(len(kept), dtype=torch.float64)
