@@ -82,8 +82,8 @@ TABLE: dict[str, dict[str, str]] = {
         "hospital holds the registered keys of the others (peer_keys): also a server that lies, together with fewer "
         "than a third of the cohort",
         "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract "
-        "them: every update. With them it gets one weighted sum per round, or none; where it lets the model stand still "
-        "for several rounds with other weights or cohorts, it can subtract their sums",
+        "them: every update. With them it gets one weighted sum per round, or none; where the model stands still "
+        "for several rounds that have other weights or cohorts, it can subtract their sums",
         "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); "
         "the masks "
         "cancel in the sum. Keys are shared among the hospitals, so that those who drop out do not cost the round",
