@@ -6,8 +6,11 @@ from wardround.privacy.encryption.pads import pad_for, seal_for_steward
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy, Steward
 
 CLIENTS = tuple(f"hospital-{i}" for i in range(5))
-ORDER = "0f" * 32
-"""The hash of the order that the clients of a bench answer."""
+
+
+def order_of(round, other=False):
+    """The name of the order that the clients of a bench answer: each round starts from another model."""
+    return f"{round:032x}.{('f0' if other else '0f') * 32}"
 
 
 @pytest.fixture(scope="session")
@@ -47,37 +50,40 @@ class Bench:
             progress=progress,
         )
 
-    def padded(self, client, round=1, order=ORDER):
-        return self.public.encrypt(self.updates[client], pad_for(self.keys[client], round, order))
+    def padded(self, client, round=1, order=None):
+        pad = pad_for(self.keys[client], round, order or order_of(round))
+        return self.public.encrypt(self.updates[client], pad)
 
     def coefficients(self, values):
         return {client: self.public.exact(value) for client, value in values.items()}
 
-    def sum_of(self, values, round=1, order=ORDER):
+    def sum_of(self, values, round=1, order=None):
         parts = self.coefficients(values).items()
         return self.public.combine((self.padded(c, round, order), v) for c, v in parts)
 
-    def open(self, values, ciphertext=None, round=1, order=ORDER):
+    def open(self, values, ciphertext=None, round=1, order=None):
         ciphertext = ciphertext if ciphertext is not None else self.sum_of(values, round, order)
-        return self.steward.open_padded_sum(round, order, self.coefficients(values), ciphertext)
+        return self.steward.open_padded_sum(
+            round, order or order_of(round), self.coefficients(values), ciphertext
+        )
 
-    def sealed(self, client, ciphertext, round=1, order=ORDER, signer=None):
-        return seal_for_steward(self.keys[signer or client], client, round, order, ciphertext)
+    def sealed(self, client, ciphertext, round=1, order=None, signer=None):
+        key = self.keys[signer or client]
+        return seal_for_steward(key, client, round, order or order_of(round), ciphertext)
 
-    def deposit(self, client, round=1, order=ORDER, signer=None, vector=None):
+    def deposit(self, client, round=1, order=None, signer=None, vector=None):
         ciphertext = self.public.encrypt(self.updates[client] if vector is None else vector, None)
         return self.sealed(client, ciphertext, round, order, signer)
 
-    def deposits(self, round=1, order=ORDER):
+    def deposits(self, round=1, order=None):
         return {client: self.deposit(client, round, order) for client in CLIENTS}
 
-    def measure(self, deposits=None, round=1, order=ORDER):
-        return self.steward.measure(
-            round, order, self.deposits(round, order) if deposits is None else deposits
-        )
+    def measure(self, deposits=None, round=1, order=None):
+        deposits = self.deposits(round, order) if deposits is None else deposits
+        return self.steward.measure(round, order or order_of(round), deposits)
 
-    def measured_sum(self, values, round=1, order=ORDER):
-        return self.steward.open_measured_sum(round, order, self.coefficients(values))
+    def measured_sum(self, values, round=1, order=None):
+        return self.steward.open_measured_sum(round, order or order_of(round), self.coefficients(values))
 
     def expected(self, values):
         return sum(value * self.updates[client] for client, value in values.items())

@@ -49,11 +49,33 @@ def test_noise_differs_by_round_and_client_and_repeats_with_the_seed():
 
 def test_profile_noise_has_the_size_that_its_sensitivity_asks_for():
     noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
-    random = np.random.default_rng(0)
-    blurred = np.array([noise.blur(100.0, 0.0, random) for _ in range(20_000)])
+    normal = np.random.default_rng(0).normal
+    blurred = np.array([noise.blur(100.0, 0.0, normal) for _ in range(20_000)])
     spread = noise.multiplier * math.sqrt(2) * 4.0
     assert blurred.min() >= -1  # cosines
     assert blurred[:, 0].min() == 0  # norms
     upper = blurred[blurred[:, 0] > 4.0, 0] - 4.0  # a norm of 100 counts as the clip
     assert np.sqrt((upper**2).mean()) == pytest.approx(spread, rel=0.03)
-    assert noise.blur(1.0, None, random)[1] is None
+    assert noise.blur(1.0, None, normal)[1] is None
+
+
+def test_profile_noise_covers_a_cosine_that_turns_from_one_end_to_the_other():
+    """The deviations, measured, put the two most different clients 1/multiplier apart: what (ε, δ) was computed for."""
+    noise = ProfileNoise(
+        epsilon=200.0, delta=1e-5, clip=4.0
+    )  # little noise: next to nothing is cut off at the ends
+    normal = np.random.default_rng(1).normal
+    norm, cosine = np.array([noise.blur(2.0, 0.0, normal) for _ in range(40_000)]).std(0)
+    assert norm == pytest.approx(noise.multiplier * math.sqrt(2) * 4.0, rel=0.02)
+    assert cosine == pytest.approx(noise.multiplier * math.sqrt(2) * 2.0, rel=0.02)
+    widest = np.hypot((4.0 - 0.0) / norm, (1.0 - -1.0) / cosine)
+    assert widest == pytest.approx(1 / noise.multiplier, rel=0.02)
+
+
+@pytest.mark.parametrize("norm", [-1.0, 0.0, 3.0, 1e30])
+@pytest.mark.parametrize("cosine", [-1.5, -1.0, 0.3, 1.5])
+def test_statistics_out_of_range_are_brought_back_before_noise(norm, cosine):
+    """Or one client could move them by more than the sensitivity."""
+    noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
+    silent = noise.blur(norm, cosine, lambda: 0.0)
+    assert silent == (min(max(norm, 0), 4.0), min(max(cosine, -1), 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from wardround.aggregators.base import ClientPolicy
 from wardround.privacy.masking import MaskedSum
+from wardround.privacy.order_names import order_name
 from wardround.records import Metrics
 from wardround.updates import Aggregation, Updates
 
@@ -59,7 +59,7 @@ class TrainOrder:
         """Names what is asked: the round, the model and how to train."""
         policy = [self.policy.prox_mu, self.policy.local_batch_norm]
         head = json.dumps({"round": self.round, "policy": policy}).encode()
-        return hashlib.sha256(head + self.weights.numpy().tobytes()).hexdigest()
+        return order_name(head, self.weights.numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)

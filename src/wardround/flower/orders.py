@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wardround.flower.messages import Note
+from wardround.privacy.order_names import order_name
 from wardround.privacy.params import DpParams
 from wardround.runs.config import RunConfig
 
@@ -18,6 +19,8 @@ __all__ = ["AUDIT", "dp_of", "order_hash", "work_key", "work_section"]
 AUDIT = "audit"
 """The key under which an order has the number and hash of the audit log's last line. It is not part of the order's
 hash: a round that is asked again is the same order, though the log has grown."""
+WEIGHTS = "weights"
+"""The array of an order that has the model it starts from."""
 WORK = ("model", "training", "seed", "rounds", "dp")
 """The keys of an order that decide the network and how it is trained."""
 
@@ -34,14 +37,17 @@ def work_key(head: Mapping[str, Any]) -> str:
 
 
 def order_hash(order: Note) -> str:
-    """The hash of a whole order: what is asked and the weights it starts from. Replies are bound to it."""
+    """The name of a whole order (see `order_names`): what is asked and the weights it starts from. Replies are bound to
+    it."""
     asked = {key: value for key, value in order.head.items() if key != AUDIT}
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
-    for name in sorted(order.arrays):
-        array = np.ascontiguousarray(order.arrays[name])
-        digest.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+    head = json.dumps(asked, sort_keys=True)
+    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(order.arrays.items())}
+    others = hashlib.sha256()
+    for name, array in arrays.items():
+        others.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())
+        others.update(b"" if name == WEIGHTS else array.tobytes())
+    weights = arrays[WEIGHTS].tobytes() if WEIGHTS in arrays else b""
+    return order_name(f"{head}\n{others.hexdigest()}".encode(), weights)
 
 
 def dp_of(head: Mapping[str, Any]) -> DpParams | None:

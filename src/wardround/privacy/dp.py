@@ -8,9 +8,9 @@ would be 2S.)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,12 +67,19 @@ def clip_and_noise(row: Tensor, clip: float, sigma: float, seed: int, round: int
     return scaled + noise * (sigma * clip)
 
 
+COSINE_RANGE = 2.0
+"""From −1 to 1."""
+
+
 @dataclass(frozen=True)
 class ProfileNoise:
-    """Gaussian noise on the two statistics of a client and round that profiles are made of.
+    r"""Gaussian noise on the two statistics of a client and round that profiles are made of.
 
-    The norm is bounded by `clip` first, the cosine by 1 in size; scaled by those bounds, the pair is a vector of
-    norm at most √2, which is the sensitivity. One (ε, δ) covers both, a round.
+    Neighbours differ in one client's whole update. Its norm, bounded by S = `clip` first, lies in [0, S], and its
+    cosine in [−1, 1]. Divided by the widths of these ranges, the pair :math:`(\|u\|/S, \cos/2)` moves by at most 1 in
+    each coordinate, so its sensitivity is √2. Noise of deviation m√2 on both, with m from `analytic_sigma`, is
+    (ε, δ)-private; in the statistics' own units that is m√2·S on the norm and m√2·2 on the cosine. One (ε, δ) covers
+    both, per round.
     """
 
     epsilon: float
@@ -85,20 +92,25 @@ class ProfileNoise:
         return analytic_sigma(self.epsilon, self.delta)
 
     def blur(
-        self, norm: float, cosine: float | None, random: np.random.Generator
+        self, norm: float, cosine: float | None, normal: Callable[[], float]
     ) -> tuple[float, float | None]:
-        """The noisy pair, back in range (which costs no privacy)."""
+        """The noisy pair, back in range (which costs no privacy).
+
+        `normal` draws from the standard normal distribution.
+        """
         spread = self.multiplier * math.sqrt(2)
-        noisy = min(norm, self.clip) + self.clip * spread * float(random.normal())
-        turn = None if cosine is None else float(np.clip(cosine + spread * random.normal(), -1, 1))
-        return max(0.0, noisy), turn
+        noisy_norm = min(max(norm, 0.0), self.clip) + spread * self.clip * normal()
+        if cosine is None:
+            return max(0.0, noisy_norm), None
+        noisy_cosine = min(max(cosine, -1.0), 1.0) + spread * COSINE_RANGE * normal()
+        return max(0.0, noisy_norm), min(max(noisy_cosine, -1.0), 1.0)
 
     def blur_all(
         self, norms: Tensor, cosines: Tensor, seed: int, round: int, clients: tuple[str, ...]
     ) -> tuple[Tensor, Tensor]:
         """The same for a round in the clear, with draws named by (seed, round, client)."""
         pairs = [
-            self.blur(norm, cosine, numpy_generator(seed, "profile-noise", round, client))
+            self.blur(norm, cosine, numpy_generator(seed, "profile-noise", round, client).normal)
             for norm, cosine, client in zip(norms.tolist(), cosines.tolist(), clients, strict=True)
         ]
         return torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2).unbind(1)  # type: ignore[return-value]

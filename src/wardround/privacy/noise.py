@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SystemNoise", "clip_and_add_system_noise", "discrete_gaussian"]
+__all__ = [
+    "STEPS_PER_SIGMA",
+    "SystemNoise",
+    "clip_and_add_system_noise",
+    "discrete_gaussian",
+    "system_normal",
+]
 
 RandomBytes = Callable[[int], bytes]
 STEPS_PER_SIGMA = 2**20
@@ -62,10 +68,17 @@ def discrete_gaussian(count: int, sigma: float, random_bytes: RandomBytes = os.u
     return result
 
 
+def system_normal() -> float:
+    """A draw of the standard normal distribution, on a grid of 2⁻²⁰, from the operating system's generator."""
+    return float(discrete_gaussian(1, float(STEPS_PER_SIGMA))[0]) / STEPS_PER_SIGMA
+
+
 def clip_and_add_system_noise(
     row: Tensor, clip: float, multiplier: float, random_bytes: RandomBytes = os.urandom
 ) -> Tensor:
     """What a client of a deployment sends: its update clipped to norm `clip`, plus noise of `multiplier · clip`.
+
+    An update that is not finite counts as zero: where the infinities are would tell what no noise covers.
 
     Args:
         row: D values.
@@ -80,7 +93,9 @@ def clip_and_add_system_noise(
     step = sigma / STEPS_PER_SIGMA
     values = row.detach().double().numpy()
     norm = float(np.linalg.norm(values))
-    if norm > clip:
+    if not math.isfinite(norm):
+        values = np.zeros_like(values)
+    elif norm > clip:
         values = values * (clip / norm)
     whole = np.trunc(values / step)  # towards zero: rounding must not make the update longer
     noisy = (whole + discrete_gaussian(len(values), float(STEPS_PER_SIGMA), random_bytes)) * step
@@ -97,18 +112,17 @@ class SystemNoise:
         """`count` numbers in (0, 1]."""
         return torch.from_numpy(_uniform(count, self.random_bytes))
 
-    def add_gaussian(self, values: Tensor, sigma: float) -> Tensor:
-        """The values on the grid plus noise of deviation `sigma`.
+    def add_gaussian(self, values: Tensor, clip: float, multiplier: float) -> Tensor:
+        """The values (D), a sum that one sample changes by at most `clip`, plus noise of `multiplier` times that.
 
-        Rounding D values to the grid can move two neighbouring inputs apart by √D steps more. The noise is made larger
-        by that share.
+        On a grid of `multiplier · clip · 2⁻²⁰` rounding can move two neighbours apart by √D steps more. The noise is
+        larger by that share, so that it is `multiplier` times the sensitivity of what is rounded.
         """
-        flat = values.detach().double().reshape(-1)
-        sigma *= 1 + math.sqrt(len(flat)) / STEPS_PER_SIGMA
-        step = sigma / STEPS_PER_SIGMA
-        whole = np.trunc(flat.numpy() / step)
-        noise = discrete_gaussian(len(flat), float(STEPS_PER_SIGMA), self.random_bytes)
-        return torch.from_numpy((whole + noise) * step).to(values.dtype).view_as(values)
+        step = multiplier * clip / STEPS_PER_SIGMA
+        whole = np.trunc(values.detach().double().numpy() / step)
+        sensitivity = clip / step + math.sqrt(len(whole))
+        noise = discrete_gaussian(len(whole), multiplier * sensitivity, self.random_bytes)
+        return torch.from_numpy((whole + noise) * step).to(values.dtype)
 
 
 def _uniform(count: int, random_bytes: RandomBytes) -> np.ndarray:

@@ -73,8 +73,9 @@ class NoiseSource(Protocol):
         """`count` numbers in (0, 1]."""
         ...
 
-    def add_gaussian(self, values: Tensor, sigma: float) -> Tensor:
-        """The values plus noise of deviation `sigma`, in a way that is safe in floating point."""
+    def add_gaussian(self, values: Tensor, clip: float, multiplier: float) -> Tensor:
+        """The values (D), a sum that one sample changes by at most `clip`, plus noise of `multiplier` times that, in a
+        way that is safe in floating point."""
         ...
 
 
@@ -162,11 +163,13 @@ class PatientTrainer(Trainer):
             else:  # nobody was drawn: the step is noise alone, or it would tell that nobody was
                 for parameter in trained:
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+            _drop_infinite(trained)
             optimizer.pre_step()
             if source is not None:  # Opacus has clipped and summed, and added nothing
-                for parameter in trained:
-                    noisy = source.add_gaussian(parameter.summed_grad, self.noise_multiplier * self.clip)
-                    parameter.grad = (noisy / (rate * n)).view_as(parameter)
+                total = torch.cat([parameter.summed_grad.flatten() for parameter in trained])
+                noisy = source.add_gaussian(total, self.clip, self.noise_multiplier) / (rate * n)
+                for parameter, part in zip(trained, noisy.split([p.numel() for p in trained]), strict=True):
+                    parameter.grad = part.view_as(parameter)
             for parameter, anchor in zip(trained, anchors, strict=bool(anchors)):
                 assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach() - anchor, alpha=prox_mu)
@@ -196,3 +199,12 @@ class PatientTrainer(Trainer):
         if self.objective.augment is not None and augmentation is not None:
             inputs = self.objective.augment(inputs, augmentation)
         return inputs
+
+
+@torch.no_grad()
+def _drop_infinite(trained: Sequence[Any]) -> None:
+    """Take a sample whose gradient is not finite as one without: clipping bounds no such gradient."""
+    finite = torch.stack([p.grad_sample.flatten(1).isfinite().all(1) for p in trained]).all(0)
+    if not finite.all():
+        for parameter in trained:
+            parameter.grad_sample[~finite] = 0

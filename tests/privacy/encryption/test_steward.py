@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.privacy.conftest import order_of
 
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.ckks import SLOTS, pack
@@ -9,7 +10,7 @@ from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.privacy.encryption.steward import SMALLEST_SUM, VECTOR_NOISE, Policy
 
 A, B, C, D, E = (f"hospital-{i}" for i in range(5))
-ORDER, OTHER = "0f" * 32, "f0" * 32
+ORDER, OTHER = order_of(1), order_of(1, other=True)
 
 
 def relative(got, expected):
@@ -338,6 +339,67 @@ class TestTheLog:
         assert bench.log[-1]["clients"] == ["p-0", "p-1", "p-2", "p-3", "p-4"]
 
 
+class TestTheSameModelAgain:
+    """Training is much the same every time it starts from the same model, whatever the round is called."""
+
+    def again(self, round):
+        return f"{order_of(1).partition('.')[0]}.{round:064x}"
+
+    def test_in_a_later_round_is_refused_once_a_sum_was_opened(self, bench):
+        bench.open(bench.even)
+        without_one = dict.fromkeys((A, B, C, D), 0.25)
+        for round in (2, 3):
+            with pytest.raises(Refused, match="two could be subtracted"):
+                bench.open(without_one, round=round, order=self.again(round))
+        bench.open(bench.even, round=2)
+        with pytest.raises(Refused, match="two could be subtracted"):
+            bench.open(without_one, round=3, order=self.again(3))
+
+    def test_is_fine_while_its_sum_was_never_opened(self, bench):
+        with pytest.raises(Refused, match="cohort of 1"):
+            bench.open({A: 1.0})
+        opened = bench.open(bench.even, round=2, order=self.again(2))
+        assert relative(opened, bench.expected(bench.even)) < 1e-4
+        with pytest.raises(Refused, match="two could be subtracted"):
+            bench.open(bench.even, round=3, order=self.again(3))
+
+    def test_is_not_measured_against_another_direction(self, depositing):
+        """Each would be one more linear view of the same update."""
+        depositing.measure()
+        depositing.measure(round=2, order=self.again(2))
+        depositing.measure(round=3)
+        depositing.measured_sum(depositing.even, round=3)
+        with pytest.raises(Refused, match="two could be subtracted"):
+            depositing.measure(round=4, order=self.again(4))
+
+    def test_is_remembered_across_restarts(self, bench):
+        bench.open(bench.even)
+        bench.steward = bench.restarted(bench.kept[-1])
+        with pytest.raises(Refused, match="two could be subtracted"):
+            bench.open(bench.even, round=2, order=self.again(2))
+
+
+class TestMixtures:
+    def test_of_one_kind_are_enough_for_fixed_weights(self, make_bench):
+        bench = make_bench(policy=Policy(max_mixtures=1))
+        for round in (1, 2, 3):
+            bench.open(bench.even, round=round)
+        with pytest.raises(Refused, match="beyond the 1 of max_mixtures"):
+            bench.open({**bench.even, A: 0.19, B: 0.21}, round=4)
+        bench.steward = bench.restarted(bench.kept[-1])
+        with pytest.raises(Refused, match="max_mixtures"):
+            bench.open(dict.fromkeys((A, B, C, D), 0.25), round=4)
+        bench.open(dict.fromkeys(bench.even, 0.1), round=4)  # a multiple tells nothing new
+
+    def test_combinations_of_earlier_ones_do_not_count(self, make_bench):
+        bench = make_bench(policy=Policy(max_mixtures=2))
+        bench.open({A: 0.4, B: 0.3, C: 0.3}, round=1)
+        bench.open({C: 0.3, D: 0.3, E: 0.4}, round=2)
+        bench.open({A: 0.2, B: 0.15, C: 0.3, D: 0.15, E: 0.2}, round=3)
+        with pytest.raises(Refused, match="max_mixtures"):
+            bench.open(bench.even, round=4)
+
+
 class TestARestart:
     """A new process of the same steward has what was kept, and so gives the same answers and the same refusals."""
 
@@ -347,9 +409,9 @@ class TestARestart:
         bench.steward = bench.restarted(bench.kept[-1])
         assert np.array_equal(bench.open(bench.even, round=2), opened)
         for values, round, order, reason in (
-            (dict.fromkeys((A, B, C, D), 0.25), 2, ORDER, "two sums can be subtracted"),
-            (bench.even, 2, OTHER, "another order"),
-            (bench.even, 1, ORDER, "a replay"),
+            (dict.fromkeys((A, B, C, D), 0.25), 2, order_of(2), "two sums can be subtracted"),
+            (bench.even, 2, order_of(2, other=True), "another order"),
+            (bench.even, 1, order_of(1), "a replay"),
         ):
             with pytest.raises(Refused, match=reason):
                 bench.open(values, round=round, order=order)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from tests.privacy.conftest import order_of
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.experiments import load_config, run
@@ -28,7 +29,7 @@ from wardround.privacy.encryption.wire import NotAuthentic, pack_message, signed
 
 CLIENTS = ("hospital-0", "Ste. Ann/2", "hospital-2")
 QUARTERS = dict.fromkeys(CLIENTS, 0.25)
-ORDER = "0f" * 32
+ORDER = order_of(1)
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +73,10 @@ def public(remote):
     return CkksPublic(remote.public_context()[1])
 
 
-def padded_sum(vault, public, updates, round=1, order=ORDER):
+def padded_sum(vault, public, updates, round=1):
     keys = client_keys(vault.keys, PADDED_SUMS)
     return public.combine(
-        (public.encrypt(updates[c], pad_for(keys[c], round, order)), QUARTERS[c]) for c in CLIENTS
+        (public.encrypt(updates[c], pad_for(keys[c], round, order_of(round))), QUARTERS[c]) for c in CLIENTS
     )
 
 
@@ -292,15 +293,15 @@ def test_keys_are_for_their_owner_only_and_never_replaced(vault, remote, public)
 
 def test_a_steward_that_comes_back_remembers_what_it_opened(vault, remote, public):
     updates = {client: np.ones(4) for client in CLIENTS}
-    opened = remote.open_padded_sum(3, ORDER, QUARTERS, padded_sum(vault, public, updates, 3))
+    opened = remote.open_padded_sum(3, order_of(3), QUARTERS, padded_sum(vault, public, updates, 3))
     again = vault.steward()
     assert again.progress.last_sum == pytest.approx(0.75 * np.ones(4), abs=1e-3)
-    assert np.array_equal(again.open_padded_sum(3, ORDER, QUARTERS, b""), opened)
+    assert np.array_equal(again.open_padded_sum(3, order_of(3), QUARTERS, b""), opened)
     others = {**QUARTERS, CLIENTS[0]: 0.3}
     for round, order, coefficients, reason in (
         (2, ORDER, QUARTERS, "a replay"),
         (1, "another run", QUARTERS, "A new run needs new keys"),
-        (3, ORDER, others, "two sums can be subtracted"),
+        (3, order_of(3), others, "two sums can be subtracted"),
         (3, "another", QUARTERS, "another order"),
     ):
         with pytest.raises(Refused, match=reason):
@@ -311,7 +312,7 @@ def test_an_old_copy_of_its_memory_is_noticed(vault, remote, public):
     updates = updates_of(4)
     remote.open_padded_sum(1, ORDER, QUARTERS, padded_sum(vault, public, updates))
     kept = {path: path.read_bytes() for path in (vault.progress_path, vault.folder / "last-sum-1.npy")}
-    remote.open_padded_sum(2, ORDER, QUARTERS, padded_sum(vault, public, updates, 2))
+    remote.open_padded_sum(2, order_of(2), QUARTERS, padded_sum(vault, public, updates, 2))
     for path, content in kept.items():
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"at round 1, but openings\.jsonl has an opening of round 2"):
@@ -327,22 +328,24 @@ def test_a_steward_of_deposits_comes_back_with_its_scalars(tmp_path):
 
     def deposits(round):
         return {
-            client: seal_for_steward(keys[client], client, round, ORDER, public.encrypt(update, None))
+            client: seal_for_steward(
+                keys[client], client, round, order_of(round), public.encrypt(update, None)
+            )
             for client, update in updates.items()
         }
 
     first = vault.steward()
     measured = [first.measure(1, ORDER, deposits(1))]
     first.open_measured_sum(1, ORDER, QUARTERS)
-    measured.append(first.measure(2, ORDER, deposits(2)))
+    measured.append(first.measure(2, order_of(2), deposits(2)))
     second = vault.steward()
-    assert second.measure(2, ORDER, deposits(2)) == measured[1]
-    opened = second.open_measured_sum(2, ORDER, QUARTERS)
+    assert second.measure(2, order_of(2), deposits(2)) == measured[1]
+    opened = second.open_measured_sum(2, order_of(2), QUARTERS)
     third = vault.steward()
-    assert third.measure(2, ORDER, deposits(2)) == measured[1]
-    assert np.array_equal(third.open_measured_sum(2, ORDER, QUARTERS), opened)
+    assert third.measure(2, order_of(2), deposits(2)) == measured[1]
+    assert np.array_equal(third.open_measured_sum(2, order_of(2), QUARTERS), opened)
     with pytest.raises(Refused, match="two sums can be subtracted"):
-        third.open_measured_sum(2, ORDER, {**QUARTERS, CLIENTS[0]: 0.3})
+        third.open_measured_sum(2, order_of(2), {**QUARTERS, CLIENTS[0]: 0.3})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ It checks what it opens instead of relying on the server:
 Everything is bound to the round and to the hash of the order that clients answered: clients with different orders
 cannot be summed. A steward's keys are for one run. Rounds only go forward; a round has one order, one measurement per
 client and one sum. The same question again (a server that was killed and resumes) gets the same answer, from memory;
-a different one is refused. A steward does the one kind of opening or the other, for as long as its keys live.
+a different one is refused. A model that clients started from has one sum, too, whatever the round: training from it
+again would give the same updates, and two sums of them could be subtracted. A steward does the one kind of opening or
+the other, for as long as its keys live.
 
 What is opened gets noise of fixed size, whatever is in it. An exact CKKS opening beside its ciphertext gives away the
 secret key (Li and Micciancio, EUROCRYPT 2021), and noise in proportion to the value would be none on a sum of zeros.
@@ -23,17 +25,18 @@ opened values of two keys differ by at most n·(e/σ)²/2 in Kullback-Leibler di
 nothing but noise would be left of them.
 
 Not covered: a server that knows, or plays, all other clients of a cohort can subtract them from the sum. That is why
-`min_cohort` counts hospitals that are registered with the steward by name.
+`min_cohort` counts hospitals that are registered with the steward by name. And a server that changes the model a
+little (or only the order of its hidden units) gets almost the same updates again, with coefficients of its choice:
+`max_mixtures` bounds how many different sets of coefficients it gets; differential privacy bounds what they tell.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,6 +50,8 @@ from wardround.privacy.encryption.ciphers import SecretSide
 from wardround.privacy.encryption.ckks import CkksSecret, unpack
 from wardround.privacy.encryption.pads import open_sealed, pad_for
 from wardround.privacy.encryption.refusals import KeysSpent, Refused
+from wardround.privacy.noise import STEPS_PER_SIGMA, discrete_gaussian, system_normal
+from wardround.privacy.order_names import start_of
 from wardround.registry import Parameters
 
 __all__ = ["DEPOSITS", "PADDED_SUMS", "Measured", "Policy", "Progress", "Steward", "StewardHandle"]
@@ -61,6 +66,8 @@ SCALAR_NOISE = 2.0**-34
 SMALLEST_SUM = 2.0**-22
 """Least root mean square of a sum that is opened."""
 TRIANGLE_SLACK = 1e-3
+MIXTURE_SLACK = 1e-5
+"""Coefficients that differ by less are the same: they are rounded to what a cipher can multiply with."""
 LAST_ROUND = 10**6
 
 
@@ -71,6 +78,12 @@ class Policy(Parameters):
     """Fewest clients in a sum."""
     max_share: float = Field(MAX_SHARE, gt=0, lt=1)
     """Largest share of one client in a sum."""
+    max_mixtures: int | None = Field(None, ge=1)
+    """How many sets of coefficients that do not follow from each other are used in a run; None: any number.
+
+    With k of them, updates that hardly change from round to round can be combined so that k − 1 clients fall out of the
+    sum. Rules with fixed weights (`mean`, `fedavg`, `fedprox`) need one, and one more for each set of missing clients.
+    """
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,10 @@ class Progress:
     """The sum opened last, of this round or an earlier one."""
     last_round: int = 0
     """The round of that sum."""
+    starts: dict[str, int] = field(default_factory=dict)
+    """Model that an order started from → the round of the last sum when it was first asked about."""
+    mixtures: list[dict[str, float]] = field(default_factory=list)
+    """Sets of coefficients that were used, none of which follows from the others; kept where there is a limit."""
 
 
 class Steward:
@@ -151,7 +168,6 @@ class Steward:
         self.keep = keep or (lambda progress: None)
         self.progress = progress or Progress()
         self._deposits: dict[str, bytes] = {}  # of this round, without the clients' seals
-        self._random = np.random.default_rng(secrets.randbits(128))  # of the system: nobody may repeat it
         self._lock = threading.Lock()
 
     def public_context(self) -> tuple[str, bytes]:
@@ -197,7 +213,7 @@ class Steward:
                     raise self._refusal(request, f"{self.names(client)}: {problem}", client) from None
                 self.progress.norms[client] = norm
                 if self.profile_noise is not None:
-                    norm, cosine = self.profile_noise.blur(norm, cosine, self._random)
+                    norm, cosine = self.profile_noise.blur(norm, cosine, system_normal)
                 self.progress.measured[client] = Measured(norm, cosine)
             self.keep(self.progress)
             self._note(request)
@@ -233,10 +249,12 @@ class Steward:
             raise self._refusal(
                 request, "the sum is (almost) zero: what would be opened is the cipher's own noise"
             )
-        noisy = opened + self._random.normal(0.0, VECTOR_NOISE, len(opened))
-        result = noisy.astype(np.float32).astype(np.float64)
+        noise = discrete_gaussian(len(opened), float(STEPS_PER_SIGMA)) * (VECTOR_NOISE / STEPS_PER_SIGMA)
+        result = (opened + noise).astype(np.float32).astype(np.float64)
         self.progress.coefficients, self.progress.last_sum = dict(coefficients), result
         self.progress.last_round = request.round
+        if self.policy.max_mixtures is not None and not _follows(coefficients, self.progress.mixtures):
+            self.progress.mixtures = [*self.progress.mixtures, dict(coefficients)]
         self._deposits.clear()
         self.keep(self.progress)  # before the answer leaves: whatever happens next, this round has its sum
         self._note(request, coefficients=_named(coefficients, self.names))
@@ -294,7 +312,7 @@ class Steward:
         return norm, float(np.clip(self._noisy(secret.dot(ciphertext, last)) / length, -1, 1))
 
     def _noisy(self, value: float) -> float:
-        return value + SCALAR_NOISE * float(self._random.normal())
+        return value + SCALAR_NOISE * system_normal()
 
     def _ckks(self, request: _Request) -> CkksSecret:
         if not isinstance(self.secret, CkksSecret):
@@ -318,14 +336,32 @@ class Steward:
         if round == self.progress.round and request.order != self.progress.order:
             raise self._spent(request, "this round has begun with another order")
         if round > self.progress.round:
-            last_sum, last_round = self.progress.last_sum, self.progress.last_round
-            self.progress = Progress(round, request.order, last_sum=last_sum, last_round=last_round)
-            self._deposits.clear()
+            self._begin(request)
+
+    def _begin(self, request: _Request) -> None:
+        """Begin a new round, from a model that no sum has been opened of."""
+        before, start = self.progress, start_of(request.order)
+        if before.starts.get(start, before.last_round) != before.last_round:
+            raise self._refusal(
+                request, "a sum was opened since this model was first trained from: two could be subtracted"
+            )
+        self.progress = Progress(
+            request.round,
+            request.order,
+            last_sum=before.last_sum,
+            last_round=before.last_round,
+            starts={**before.starts, start: before.last_round},
+            mixtures=before.mixtures,
+        )
+        self._deposits.clear()
 
     def _check_cohort(self, request: _Request, coefficients: Mapping[str, float]) -> None:
         problem = cohort_problem(coefficients, self.policy.min_cohort, self.policy.max_share)
         if problem is not None:
             raise self._refusal(request, problem)
+        most, mixtures = self.policy.max_mixtures, self.progress.mixtures
+        if most is not None and len(mixtures) >= most and not _follows(coefficients, mixtures):
+            raise self._refusal(request, f"a set of coefficients beyond the {most} of max_mixtures")
 
     def _note(self, request: _Request, **more: Any) -> None:
         line = {"time": time.time(), "kind": request.kind} | {
@@ -353,6 +389,17 @@ class _Request:
     round: int
     order: str
     clients: tuple[str, ...]
+
+
+def _follows(coefficients: Mapping[str, float], mixtures: Sequence[Mapping[str, float]]) -> bool:
+    """Are the coefficients a combination of some that were used before, up to their rounding?"""
+    if not mixtures:
+        return False
+    clients = sorted({client for mixture in (coefficients, *mixtures) for client in mixture})
+    used = np.array([[mixture.get(client, 0.0) for client in clients] for mixture in mixtures])
+    new = np.array([coefficients.get(client, 0.0) for client in clients])
+    rest = new - np.linalg.lstsq(used.T, new, rcond=None)[0] @ used
+    return float(np.linalg.norm(rest)) <= MIXTURE_SLACK * float(np.linalg.norm(new))
 
 
 def _short(value: object) -> object:

@@ -150,6 +150,8 @@ class Vault:
             "measured": {client: [m.norm, m.cosine] for client, m in progress.measured.items()},
             "norms": progress.norms,
             "coefficients": progress.coefficients,
+            "starts": progress.starts,
+            "mixtures": progress.mixtures,
         }
         replace_file(self.progress_path, json.dumps(state).encode(), PRIVATE)
         for path in self.folder.glob(LAST_SUM.format("*")):
@@ -168,6 +170,8 @@ class Vault:
                 dict(state["norms"]),
                 state["coefficients"],
                 last_round=int(state["last_sum"] or 0),
+                starts={str(start): int(round) for start, round in state["starts"].items()},
+                mixtures=[dict(mixture) for mixture in state["mixtures"]],
             )
             if progress.last_round:
                 path = self.folder / LAST_SUM.format(progress.last_round)
