@@ -5,6 +5,7 @@ from torch import nn
 from wardround.errors import ConfigError
 from wardround.experiments import load_config, run
 from wardround.privacy.accounting import Ledger
+from wardround.privacy.noise import SystemNoise
 from wardround.privacy.params import DpParams
 from wardround.training.base import ClientData, ClientTask, Objective, TrainingParams
 from wardround.training.dp_sgd import PatientTrainer, fit_for_patients
@@ -131,3 +132,53 @@ def test_unit_patient_needs_its_multiplier():
         DpParams(unit="patient")
     with pytest.raises(ValueError, match="unit patient"):
         DpParams(group_norm=True)
+
+
+class TestSystemNoise:
+    """Deployments: batches and noise that nobody can repeat."""
+
+    def trained(self, network, multiplier=3.0, tasks=1, clip=1.0, **training):
+        params = TrainingParams(**{"optimizer": "sgd", "lr": 1.0, "batch_size": 5, **training})
+        trainer = PatientTrainer(
+            network, Objective(False, nn.Identity()), params, clip, multiplier, SystemNoise()
+        )
+        batch = [ClientTask("a", task_of(5).data, 0) for _ in range(tasks)]
+        return trainer.train(weights_of(network), batch, lr=1.0, prox_mu=0.0).matrix
+
+    def test_its_spread_is_what_the_accountant_is_told(self, network):
+        matrix = self.trained(network, tasks=300, clip=1e-6)
+        assert matrix.std() == pytest.approx(3.0 * 1e-6 / 5, rel=0.05)
+
+    def test_no_two_calls_are_alike(self, network):
+        one, other = (self.trained(network) for _ in range(2))
+        assert not torch.equal(one, other)
+        torch.manual_seed(0)
+        seeded = self.trained(network)
+        torch.manual_seed(0)
+        assert not torch.equal(seeded, self.trained(network))
+
+    def test_every_parameter_has_noise(self, network):
+        assert (self.trained(network, tasks=3) != 0).all()
+
+    def test_next_to_no_noise_leaves_the_mean_of_clipped_gradients(self, network):
+        silent = self.trained(network, multiplier=1e-9, clip=0.05)[0]
+        named = trainer_of(network, {"noise_multiplier": 1e-12, "clip": 0.05}, batch_size=5)
+        task = ClientTask("a", task_of(5).data, 0)
+        expected = named.train(weights_of(network), [task], lr=1.0, prox_mu=0.0).matrix[0]
+        assert silent == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_a_patient_with_an_infinite_gradient_counts_as_none(network, system):
+    """Clipping bounds no such gradient: that the update is not finite would tell that the patient is there."""
+    inputs = task_of(6).data.inputs.clone()
+    inputs[3] = 1e30
+    data = ClientData(inputs, torch.arange(6), torch.ones(6, dtype=torch.long))
+    with torch.no_grad():  # a server's model whose logit for this patient overflows
+        network[0].weight.fill_(1e20)
+    relu = nn.Sequential(network[0], nn.ReLU(), network[2])
+    params = TrainingParams(optimizer="sgd", lr=1.0, batch_size=6)
+    source = SystemNoise() if system else None
+    trainer = PatientTrainer(relu, Objective(False, nn.Identity()), params, 1.0, 1.0, source)
+    update = trainer.train(weights_of(relu), [ClientTask("a", data, 0)], lr=1e-3, prox_mu=0.0).matrix[0]
+    assert torch.isfinite(update).all()

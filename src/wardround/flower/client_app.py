@@ -23,6 +23,7 @@ from wardround.flower.messages import Note, from_records, pack, to_records, unpa
 
 if TYPE_CHECKING:
     from wardround.flower.hospital.hospital import Hospital
+    from wardround.flower.hospital.state_file import StateFile
 
 __all__ = ["app"]
 
@@ -52,7 +53,10 @@ def _work(order: Note, context: Context) -> Note:
     socket = trainer_socket()
     if socket is not None:
         return unpack(ask(socket, pack(order)))
-    hospital = _hospital_of(context)
+    if "hospital" in context.node_config:
+        with _from_file(str(context.node_config["hospital"])).in_turn() as own:
+            return own.reply(order)
+    hospital = _simulated_hospital(context)
     kept = context.state.config_records.get(MEMORY)
     hospital.load_state(kept["state"] if kept is not None else b"")  # type: ignore[arg-type]
     reply = hospital.reply(order)
@@ -61,10 +65,8 @@ def _work(order: Note, context: Context) -> Note:
     return reply
 
 
-def _hospital_of(context: Context) -> Hospital:
+def _simulated_hospital(context: Context) -> Hospital:
     node = context.node_config
-    if "hospital" in node:
-        return _from_file(str(node["hospital"]))
     if "partition-id" not in node:
         raise ConfigError('the node configuration has neither hospital="…/hospital.yaml" nor partition-id')
     run: Any = context.run_config
@@ -72,11 +74,15 @@ def _hospital_of(context: Context) -> Hospital:
 
 
 @lru_cache(maxsize=1)
-def _from_file(path: str) -> Hospital:
+def _from_file(path: str) -> StateFile:
+    """The hospital of a file. Its memory lies in its own folder: a server can begin Flower runs as it likes."""
     from wardround.flower.config import load_hospital
     from wardround.flower.hospital.hospital import Hospital
+    from wardround.flower.hospital.state_file import STATE_FILE, StateFile
 
-    return Hospital.from_config(load_hospital(Path(path)))
+    config = load_hospital(Path(path))
+    folder = config.state or Path(path).parent / f".{config.name}"
+    return StateFile(folder / STATE_FILE, Hospital.from_config(config, folder))
 
 
 @lru_cache(maxsize=1024)

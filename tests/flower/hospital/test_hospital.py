@@ -132,7 +132,7 @@ def test_batch_norm_stays_in_the_hospital(tmp_path):
     deliver = grid.deliver
     grid.deliver = lambda message: [sent.append(reply) or reply for reply in deliver(message)]
     folder = run_federation(config, grid, tmp_path)
-    mask = hospitals[0]._setup.work.layout.batch_norm_mask.numpy()
+    mask = hospitals[0].setups.last.work.layout.batch_norm_mask.numpy()
     updates = [m.content["arrays"]["update"].numpy() for m in sent if m.metadata.message_type == "train"]
     assert len(updates) == 6
     assert mask.any()

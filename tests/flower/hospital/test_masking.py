@@ -10,7 +10,7 @@ from wardround.flower.certificates import make_node_keys
 from wardround.flower.config import federation_from, hospital_from
 from wardround.flower.hospital.hospital import Hospital
 from wardround.flower.hospital.memory import read_log
-from wardround.flower.hospital.trainer_daemon import _answer_and_save
+from wardround.flower.hospital.state_file import StateFile
 from wardround.flower.messages import TRAIN, Note, pack, unpack
 from wardround.flower.orders import AUDIT, order_hash, work_section
 from wardround.flower.secure_aggregation.client import MaskingClient
@@ -240,8 +240,9 @@ def test_a_restart_changes_nothing(tmp_path):
             self.name = name
 
         def reply(self, note):
-            answer = _answer_and_save(hospital(self.name, folders[self.name]), folders[self.name] / "memory")
-            return unpack(answer(pack(note)))
+            own = hospital(self.name, folders[self.name])
+            StateFile(folders[self.name] / "memory", own).load()
+            return unpack(own.answer(pack(note)))
 
     server = Server({name: Restarted(name) for name in NAMES}).train().share()
     server.refuses("north", "share-keys", cohort=server.cohort())

@@ -8,58 +8,57 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wardround import attacks, datasets
 from wardround.aggregators.base import ClientPolicy
 from wardround.attacks.campaign import Campaign
-from wardround.datasets import Dataset, partition
+from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError
-from wardround.federation.client import Client, LocalWork, client_data, train_together
-from wardround.federation.evaluation import Evaluator
-from wardround.federation.model_factory import build_model, build_trainer
+from wardround.federation.client import Client, client_data, train_together
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
-from wardround.flower.messages import EVALUATE, HELLO, MASKING, SAMPLES, TRAIN, VALIDATION, Note, pack, unpack
-from wardround.flower.orders import AUDIT, dp_of, order_hash, work_key
+from wardround.flower.hospital.setup import Setups
+from wardround.flower.messages import (
+    EVALUATE,
+    HELLO,
+    MASKING,
+    REVEAL,
+    SAMPLES,
+    TRAIN,
+    VALIDATION,
+    Note,
+    pack,
+    unpack,
+)
+from wardround.flower.orders import AUDIT, dp_of, order_hash
 from wardround.flower.secure_aggregation.cohort import Limits
 from wardround.flower.secure_aggregation.identity import Identity
 from wardround.privacy.accounting import Release
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.vault import key_path
 from wardround.privacy.masking import MASKED, masking_problem
+from wardround.privacy.order_names import start_of
 from wardround.runs.runner import build_campaign, load_and_partition
 from wardround.threads import one_thread
-from wardround.training.base import ClientData, Trainer, TrainingParams
+from wardround.training.base import ClientData, TrainingParams
 from wardround.training.dp_sgd import poisson_steps
-from wardround.updates import Layout
 
 __all__ = ["Hospital", "read_memory"]
 
 PLAIN = "plaintext"
 REFUSED = "refused by the hospital's policy"
 """All that the server learns of a refusal."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Setup:
-    """What the work of an order needs: built once, used for every order with the same work."""
-
-    key: str
-    evaluator: Evaluator
-    work: LocalWork
+LONGEST_REASON, LONGEST_NAME = 500, 200
 
 
 class Hospital:
@@ -79,7 +78,10 @@ class Hospital:
         self.masking = masking or HospitalMasking(client.name, Limits())
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
-        self._setup: _Setup | None = None
+        self.keep: Callable[[], None] = lambda: None
+        """Called when a reply is ready and before it leaves: brings `save_state` onto the disk (see `StateFile`)."""
+        policy = None if memory is None else memory.policy
+        self.setups = Setups(client, engine, device, policy)
 
     @classmethod
     def from_config(cls, config: HospitalConfig, folder: Path | None = None) -> Hospital:
@@ -144,24 +146,29 @@ class Hospital:
         kind = order.head.get("kind")
         if kind not in work:
             raise WardroundError(f"an order of kind {repr(kind)[:40]}; known: {', '.join(work)}")
+        if self.memory is None:
+            with one_thread():
+                return work[kind](order)
         try:
-            if self.memory is not None:
-                self.memory.count_order()
+            self.memory.count_order()
             with one_thread():
                 return work[kind](order)
         except OrderRefused as refusal:
-            if self.memory is None:
-                raise
-            facts = {"run": self._run(order.head), "round": order.head.get("round")}
-            self.memory.log(str(kind), None, refused=str(refusal), **facts)
+            round = order.head.get("round")
+            facts = {"run": self._run(order.head), "round": round if isinstance(round, int) else None}
+            self.memory.log(str(kind), None, refused=str(refusal)[:LONGEST_REASON], **facts)
             raise WardroundError(REFUSED) from None
+        finally:  # whatever happened: nothing leaves before it is remembered and logged
+            self.keep()
+            self.memory.write_log()
 
     def _run(self, head: Mapping[str, Any]) -> str:
         """Which run an order belongs to: the steward's keys are for one; else the server says which."""
         sealer = self.client.sealer
         if sealer is not None:
             return f"key:{hashlib.sha256(sealer.key).hexdigest()[:32]}"
-        return f"run:{str(head.get('run'))[:200]}"
+        run = head.get("run")
+        return f"run:{run[:LONGEST_NAME]}" if isinstance(run, str) else "run:"
 
     def _introduce(self, order: Note) -> Note:
         dataset = self.client.dataset
@@ -194,6 +201,8 @@ class Hospital:
             reply = self.masking.begin(asked, unpack(repeated)) if masked else unpack(repeated)
             memory.log(TRAIN, pack(reply), repeated=True, **facts)
             return reply
+        if masked:
+            memory.check_start(start_of(asked))
         release = self._release(order.head)
         memory.check_budget(round, release)
         reply = self._train(order, asked)
@@ -209,6 +218,8 @@ class Hospital:
         if self.memory is not None:
             facts = {"run": self._run(order.head), "order": self.masking.order}
             self.memory.log(str(order.head["kind"]), pack(reply), **facts)
+            if order.head["kind"] == REVEAL:
+                self.memory.close_start(start_of(self.masking.order))
         return reply
 
     def _release(self, head: Mapping[str, Any]) -> Release | None:
@@ -224,7 +235,8 @@ class Hospital:
         """Train as ordered; `asked` is the order's hash, to which an encrypted update is bound."""
         client, head, round = self.client, order.head, int(order.head["round"])
         self._check_mode(head)
-        work, weights = self._prepare(order).work, self._weights(order)
+        setup = self.setups.prepare(order)
+        work, weights = setup.work, setup.weights(order)
         client.dp = dp_of(head)
         policy = ClientPolicy(head["policy"]["prox_mu"], head["policy"]["local_batch_norm"])
         honest, loss = train_together([client], work, weights, round, policy)
@@ -240,8 +252,9 @@ class Hospital:
         if client.campaign.byzantine:
             self.previous_weights = weights
         metrics = {name: float(values[0]) for name, values in reported.items()}
-        if self.memory is not None and not self.memory.policy.reports_loss:
-            metrics = {}
+        if self.memory is not None:
+            rules = self.memory.policy
+            metrics = rules.rounded(metrics) if rules.reports_loss else {}
         update = matrix[0].numpy()
         arrays: dict[str, np.ndarray] = {}
         if self._mode(head) == MASKED:
@@ -270,11 +283,12 @@ class Hospital:
 
     def _evaluate(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""
-        client, memory = self.client, self.memory
+        client, memory, asked = self.client, self.memory, order_hash(order)
         if memory is not None:
             memory.policy.check_evaluation(order)
-        setup = self._prepare(order)
-        weights = client.own_weights(self._weights(order), setup.work.layout)
+            memory.check_evaluation(self._run(order.head), int(order.head["round"]), asked)
+        setup = self.setups.prepare(order)
+        weights = client.own_weights(setup.weights(order), setup.work.layout)
         test = setup.evaluator.on_test_rows(weights, client.test_rows)
         validation = setup.evaluator.on_validation(weights)
         measured = test | {f"{VALIDATION}{name}": value for name, value in validation.items()}
@@ -284,32 +298,11 @@ class Hospital:
             return reply
         if min(len(client.test_rows), len(client.dataset.validation)) < memory.policy.min_reported:
             reply = Note({}, {SAMPLES: 0})  # too few samples to say anything of them
-        memory.log(EVALUATE, pack(reply), run=self._run(order.head), order=order_hash(order))
+        else:
+            reply = Note({}, {SAMPLES: len(client.test_rows), **memory.policy.rounded(known)})
+        facts = {"run": self._run(order.head), "round": order.head["round"], "order": asked}
+        memory.log(EVALUATE, pack(reply), **facts)
         return reply
-
-    def _prepare(self, order: Note) -> _Setup:
-        """Build the network and its trainer where the work of the order is new."""
-        head, key = order.head, work_key(order.head)
-        if self._setup is None or key != self._setup.key:
-            model, trainer, training = _build(
-                self.client.dataset, key, self.engine, self.device, self.memory is not None
-            )
-            layout, rounds, seed = Layout.of(model), int(head["rounds"]), int(head["seed"])
-            # What the server could repeat would protect nobody from it: noise needs randomness of the system.
-            work = LocalWork(trainer, training, layout, rounds, seed, system_noise=self.memory is not None)
-            self._setup = _Setup(key, Evaluator(model, self.client.dataset), work)
-        return self._setup
-
-    def _weights(self, order: Note) -> Tensor:
-        """The global weights of an order."""
-        size = self._prepare(order).work.layout.size
-        weights = order.arrays.get("weights")
-        if weights is None or weights.shape != (size,):
-            raise WardroundError(
-                f"the weights do not fit the model on this hospital's data: "
-                f"{None if weights is None else weights.shape} instead of {(size,)}"
-            )
-        return torch.from_numpy(weights.copy())
 
     def save_state(self) -> bytes:
         """What the next round needs where another process may do it: own BatchNorm, used pads, its memory."""
@@ -370,18 +363,3 @@ def _load_memory(memory: HospitalMemory, state: Mapping[str, Any]) -> None:
     order, reply = state["last_reply"]
     content = reply.numpy().tobytes() if state["has_reply"] else b""
     memory.load_state_dict({**state, "last_reply": [order, content]})
-
-
-@lru_cache(maxsize=4)
-def _build(
-    dataset: Dataset, key: str, engine: str, device: str, system_noise: bool
-) -> tuple[nn.Module, Trainer, TrainingParams]:
-    """The network and its trainer, shared by all hospitals of a process that have the same data and work."""
-    head = json.loads(key)
-    training, dp = TrainingParams(**head["training"]), dp_of(head)
-    classes = len(dataset.class_names)
-    model = build_model(head["model"], dataset.input_shape, dataset.task.value, classes, head["seed"], dp)
-    trainer = build_trainer(
-        model, dataset, training, dp, engine, device, workers=1, system_noise=system_noise
-    )
-    return model, trainer, training

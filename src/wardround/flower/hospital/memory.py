@@ -1,30 +1,38 @@
 """What a hospital remembers by itself: which orders it has answered, what privacy it has spent, what has left it.
 
 The server cannot reset any of it. Rounds of a run only go forward, across restarts of either side; a round is answered
-once, for one order; the same order asked again (a server that was killed and resumes) gets the same bytes again.
+once, for one order; the same order asked again (a server that was killed and resumes) gets the same bytes again. A
+model is evaluated for one round in the same way. Under masks, where no steward counts, a model that updates were
+summed from is not trained from again: two sums of the same updates could be subtracted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wardround.errors import ConfigError
 from wardround.files import append_text, make_private_folder
 from wardround.flower.hospital.policy import DpFloor, HospitalPolicy, OrderRefused
+from wardround.flower.messages import TRAIN
 from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.encryption.refusals import BudgetSpent
 
-__all__ = ["LOG_FILE", "HospitalMemory", "read_log"]
+__all__ = ["LOG_FILE", "HospitalMemory", "last_answered", "read_log"]
+
+Value = TypeVar("Value")
 
 LOG_FILE = "outgoing.jsonl"
 """The log's name in the hospital's state folder."""
 REMEMBERED_RUNS = 1000
+REMEMBERED_STARTS = 100_000
+LOG_TAIL_BYTES = 2**20
 SELF = "this hospital"
 
 
@@ -40,6 +48,10 @@ class HospitalMemory:
     """Run → the last round answered, and the hash of the order it answered."""
     last_reply: tuple[str, bytes] = ("", b"")
     """Hash of the order that was answered last, and the reply."""
+    evaluated: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Run → the last round whose model was evaluated, and the hash of that order."""
+    opened: dict[str, None] = field(default_factory=dict)
+    """Models from which this hospital trained for a masked sum that it helped to open (`order_names.start_of`)."""
     audit: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Run → number and hash of the last line of the server's audit log, as the last order had it."""
     orders: tuple[str, int] = ("", 0)
@@ -49,6 +61,7 @@ class HospitalMemory:
         floor = self.policy.dp or DpFloor()
         self.ledger = Ledger(floor.delta, budget=floor.budget)
         """ε of everything that was sent under differential privacy, over all runs."""
+        self._unwritten: list[dict[str, Any]] = []
 
     def repeated(self, run: str, round: int, order: str) -> bytes | None:
         """The reply that this order got before; None for a new one. Another order for an old round is refused."""
@@ -61,20 +74,38 @@ class HospitalMemory:
             f"round {round} of this run: round {last_round} is answered already, and a round is answered for one order"
         )
 
+    def check_evaluation(self, run: str, round: int, order: str) -> None:
+        """Raise `OrderRefused` where another model was evaluated for this round or a later one."""
+        last_round, last_order = self.evaluated.get(run, (0, ""))
+        if round < last_round or (round == last_round and order != last_order):
+            raise OrderRefused(
+                f"round {round} of this run: round {last_round} is evaluated already, and a round has one model"
+            )
+        self.evaluated = _with_last(self.evaluated, run, (round, order))
+
+    def check_start(self, start: str) -> None:
+        """Raise `OrderRefused` for a model from which updates were summed already, under masks."""
+        if start in self.opened:
+            raise OrderRefused("a masked sum from this model was opened: another could be subtracted from it")
+
+    def close_start(self, start: str) -> None:
+        """Remember that this hospital helped to open a masked sum of updates from a model."""
+        self.opened = _with_last(self.opened, start, None, REMEMBERED_STARTS)
+
     def follow_audit(self, run: str, head: Any) -> tuple[int, str]:
         """Keep the head of the server's audit log; refuse one that became shorter or has another line there."""
         wrong = not isinstance(head, list | tuple) or len(head) != 2 or not isinstance(head[0], int)
         if wrong or not isinstance(head[1], str) or len(head[1]) != 64:
             raise OrderRefused("the order does not say where the server's audit log stands")
         line, seal = head
+        if not 0 <= line <= 2**53:
+            raise OrderRefused("the server's audit log has an absurd number of lines")
         last_line, last_seal = self.audit.get(run, (0, ""))
         if line < last_line or (line == last_line and seal != last_seal):
             raise OrderRefused(
                 f"the server's audit log has {line} lines, where it had {last_line}: it was cut or written anew"
             )
-        self.audit.pop(run, None)
-        self.audit[run] = (line, seal)
-        self.audit = dict(list(self.audit.items())[-REMEMBERED_RUNS:])
+        self.audit = _with_last(self.audit, run, (line, seal))
         return line, seal
 
     def count_order(self) -> None:
@@ -82,11 +113,11 @@ class HospitalMemory:
         today = time.strftime("%Y-%m-%d", time.gmtime(self.clock()))
         day, count = self.orders
         count = count + 1 if day == today else 1
+        self.orders = (today, count)
         if count > self.policy.max_orders_per_day:
             raise OrderRefused(
                 f"{count} orders today; policy.max_orders_per_day is {self.policy.max_orders_per_day}"
             )
-        self.orders = (today, count)
 
     def check_budget(self, round: int, release: Release | None) -> None:
         """Raise `OrderRefused` where one more release would overspend the hospital's own budget."""
@@ -98,28 +129,39 @@ class HospitalMemory:
 
     def remember(self, run: str, round: int, order: str, reply: bytes, release: Release | None) -> None:
         """Book an answer, before it leaves."""
-        self.answered.pop(run, None)
-        self.answered[run] = (round, order)
-        self.answered = dict(list(self.answered.items())[-REMEMBERED_RUNS:])
+        self.answered = _with_last(self.answered, run, (round, order))
         self.last_reply = (order, reply)
         if release is not None:
             self.ledger.spend({SELF: release})
 
     def log(self, kind: str, reply: bytes | None, **facts: Any) -> None:
-        """One line on what leaves the hospital (hash and size of the reply), or on what was refused."""
-        if self.folder is None:
-            return
+        """One line on what leaves the hospital (hash and size of the reply), or on what was refused.
+
+        It is written by `write_log`, after the memory is on disk: the log never knows more than the memory.
+        """
+        if self.orders[1] > self.policy.max_orders_per_day + 1:
+            return  # one line says that the day has had its orders
         line: dict[str, Any] = {"time": self.clock(), "kind": kind, **facts}
         if reply is not None:
             line |= {"bytes": len(reply), "sha256": hashlib.sha256(reply).hexdigest()}
+        self._unwritten.append(line)
+
+    def write_log(self) -> None:
+        """Bring the lines that were logged onto the disk, before what they are about leaves."""
+        lines, self._unwritten = self._unwritten, []
+        if self.folder is None or not lines:
+            return
         make_private_folder(self.folder)
-        append_text(self.folder / LOG_FILE, json.dumps(line) + "\n", 0o600)
+        _cut_half_line(self.folder)
+        append_text(self.folder / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines), 0o600)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and bytes."""
         return {
             "answered": {run: list(pair) for run, pair in self.answered.items()},
             "last_reply": list(self.last_reply),
+            "evaluated": {run: list(pair) for run, pair in self.evaluated.items()},
+            "opened": list(self.opened),
             "orders": list(self.orders),
             "audit": {run: list(pair) for run, pair in self.audit.items()},
             "ledger": self.ledger.state_dict(),
@@ -129,6 +171,8 @@ class HospitalMemory:
         """Continue from a saved state."""
         self.answered = {run: (int(pair[0]), str(pair[1])) for run, pair in state["answered"].items()}
         self.last_reply = (state["last_reply"][0], state["last_reply"][1])
+        self.evaluated = {run: (int(pair[0]), str(pair[1])) for run, pair in state["evaluated"].items()}
+        self.opened = dict.fromkeys(state["opened"])
         self.orders = (state["orders"][0], int(state["orders"][1]))
         self.audit = {run: (int(pair[0]), str(pair[1])) for run, pair in state["audit"].items()}
         self.ledger.load_state_dict(state["ledger"])
@@ -136,14 +180,44 @@ class HospitalMemory:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of a hospital's log, oldest first; a last line that was cut off is left out."""
+    lines = _log_bytes(folder).decode(errors="replace").splitlines(keepends=True)
+    path = folder / LOG_FILE
+    return [_parse(path, i, line) for i, line in enumerate(lines, start=1) if line.endswith("\n")]
+
+
+def last_answered(folder: Path) -> dict[str, int]:
+    """Run → the last round that was answered, by the end of the log."""
+    last: dict[str, int] = {}
+    for line in _log_bytes(folder, LOG_TAIL_BYTES).decode(errors="replace").splitlines():
+        try:
+            entry = _parse(folder / LOG_FILE, 0, line)
+        except ConfigError:  # the first one is cut where the reading began
+            continue
+        if entry["kind"] == TRAIN and "refused" not in entry and isinstance(entry.get("round"), int):
+            last[str(entry.get("run"))] = entry["round"]
+    return last
+
+
+def _log_bytes(folder: Path, most: int | None = None) -> bytes:
+    """The log, or no more than its last `most` bytes."""
     path = folder / LOG_FILE
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        with open(path, "rb") as file:
+            if most is not None:
+                file.seek(max(0, path.stat().st_size - most))
+            return file.read()
     except FileNotFoundError:
-        return []
+        return b""
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    return [_parse(path, i, line) for i, line in enumerate(lines, start=1) if line.endswith("\n")]
+
+
+def _cut_half_line(folder: Path) -> None:
+    """Take off what a process that was killed left of a line: what it was about has not left the hospital."""
+    end = _log_bytes(folder, LOG_TAIL_BYTES)
+    if end and not end.endswith(b"\n"):
+        path = folder / LOG_FILE
+        os.truncate(path, path.stat().st_size - len(end) + end.rfind(b"\n") + 1)
 
 
 def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -155,3 +229,11 @@ def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise ConfigError(f"{path}: line {number} is no line of a hospital's log")
+
+
+def _with_last(
+    values: Mapping[str, Value], key: str, value: Value, most: int = REMEMBERED_RUNS
+) -> dict[str, Value]:
+    """The mapping with this entry at its end, and no more than `most` entries."""
+    kept = {name: own for name, own in values.items() if name != key}
+    return dict([*kept.items(), (key, value)][-most:])

@@ -6,7 +6,7 @@ hospital's own log, and the server learns only that it was refused.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +15,17 @@ from pydantic import Field, ValidationError, model_validator
 from wardround.errors import WardroundError
 from wardround.flower.messages import Note
 from wardround.flower.orders import dp_of
+from wardround.privacy.cohorts import MAX_SHARE, MIN_COHORT
 from wardround.privacy.params import DpParams, Mode
 from wardround.registry import Parameters
 from wardround.training.base import TrainingParams, learning_rate
 
 __all__ = ["DpFloor", "HospitalPolicy", "OrderRefused"]
+
+
+LARGEST_BATCH = 2**31 - 1
+SMALLEST_CLIP, LARGEST_NOISE = 1e-30, 1e30
+"""Beyond these the noise would overflow, or vanish in the rounding of what is sent."""
 
 
 class OrderRefused(WardroundError):
@@ -46,10 +52,10 @@ class DpFloor(Parameters):
             return "it has no differential privacy"
         if dp.unit != self.unit:
             return f"it protects a {dp.unit}, not a {self.unit}"
-        if dp.clip > self.max_clip:
-            return f"it clips to {dp.clip:g}, more than {self.max_clip:g}"
-        if dp.multiplier < self.min_noise:
-            return f"its noise is {dp.multiplier:g} of the clipping norm, less than {self.min_noise:g}"
+        if not SMALLEST_CLIP <= dp.clip <= self.max_clip:
+            return f"it clips to {dp.clip:g}, which is not from {SMALLEST_CLIP:g} to {self.max_clip:g}"
+        if not self.min_noise <= dp.multiplier < LARGEST_NOISE:
+            return f"its noise is {dp.multiplier:g} of the clipping norm, not at least {self.min_noise:g}"
         return None
 
 
@@ -60,7 +66,8 @@ class HospitalPolicy(Parameters):
     """Models it trains, by name; None: any that is installed."""
     max_parameters: int = Field(100_000_000, ge=1)
     lr: tuple[float, float] = (1e-9, 10.0)
-    """Least and largest learning rate: with a tiny one an update is (almost) zero, which unmasks sums."""
+    """Least and largest learning rate, of the round: with a tiny one updates are (almost) zero, and what is opened of
+    them is noise."""
     max_epochs: int = Field(50, ge=1)
     max_weight_decay: float = Field(0.1, ge=0)
     max_prox_mu: float = Field(100.0, ge=0)
@@ -75,13 +82,18 @@ class HospitalPolicy(Parameters):
     report_loss: bool | None = None
     """Send the training loss along with updates? None: only where no differential privacy is demanded, which does not
     cover it."""
+    report_metrics: bool | None = None
+    """Evaluate the models that the server sends? None: only where no differential privacy is demanded, which does not
+    cover metrics either. A model is evaluated for one round, as it is trained for one."""
+    report_digits: int = Field(4, ge=1, le=17)
+    """Significant digits of a loss or metric that is reported: a crafted model could write more into the others."""
     mode: Mode | None = None
     """The privacy mode that is required; None: the one that the hospital has keys for."""
     dp: DpFloor | None = None
     """The least differential privacy that is accepted; None: none is demanded."""
-    min_cohort: int = Field(2, ge=2)
+    min_cohort: int = Field(MIN_COHORT, ge=2)
     """Fewest hospitals in a sum: that a steward opens, or that this hospital masks its update for."""
-    max_share: float = Field(0.5, gt=0, lt=1)
+    max_share: float = Field(MAX_SHARE, gt=0, lt=1)
     """Largest share of one hospital in a sum that this hospital masks its update for."""
     runs: tuple[str, ...] | None = None
     """Runs that it masks updates for, by name; None: only the first that asks. Two runs can ask for sums of the same
@@ -98,6 +110,19 @@ class HospitalPolicy(Parameters):
         """Does the training loss leave the hospital?"""
         return self.dp is None if self.report_loss is None else self.report_loss
 
+    @property
+    def reports_metrics(self) -> bool:
+        """Do metrics of the server's models leave the hospital?"""
+        return self.dp is None if self.report_metrics is None else self.report_metrics
+
+    def rounded(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Metrics as they may be reported.
+
+        >>> HospitalPolicy(report_digits=3).rounded({"loss": 0.6931471805599453})
+        {'loss': 0.693}
+        """
+        return {name: float(f"{value:.{self.report_digits}g}") for name, value in metrics.items()}
+
     def describe(self) -> list[str]:
         """The policy in words, for the hospital's own operators."""
         floor = "none demanded"
@@ -111,11 +136,14 @@ class HospitalPolicy(Parameters):
             f"learning rate {self.lr[0]:g} to {self.lr[1]:g}, at most {self.max_epochs} epochs",
             f"at most {self.max_rounds} rounds, {self.max_orders_per_day} orders per day",
             f"at least {self.min_samples} samples to train and {self.min_reported} to report a metric",
-            f"training loss: {'reported' if self.reports_loss else 'stays here'}",
+            f"training loss: {self._reported(self.reports_loss)}; metrics: {self._reported(self.reports_metrics)}",
             f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
             f"shares of at most {self.max_share:g}",
             f"differential privacy: {floor}",
         ]
+
+    def _reported(self, leaves: bool) -> str:
+        return f"reported with {self.report_digits} digits" if leaves else "stay here"
 
     def check_training(self, order: Note, samples: int, mode: str, min_cohort: int | None) -> None:
         """Raise `OrderRefused` unless the hospital may train by this order.
@@ -140,45 +168,57 @@ class HospitalPolicy(Parameters):
             raise OrderRefused(
                 f"the steward opens sums of {min_cohort} hospitals, fewer than policy.min_cohort {self.min_cohort}"
             )
-        if self.dp is not None and (problem := self.dp.problem(_dp(head))) is not None:
+        dp = _dp(head)
+        if self.dp is not None and (problem := self.dp.problem(dp)) is not None:
             raise OrderRefused(f"policy.dp: {problem}")
 
     def check_evaluation(self, order: Note) -> None:
         """Raise `OrderRefused` unless the hospital may evaluate this order's model."""
+        if not self.reports_metrics:
+            raise OrderRefused("policy.report_metrics: metrics stay here")
+        self._check_round(order.head)
         self._check_model(order)
+        _training(order.head)
 
-    def _check_round(self, head: Any) -> None:
-        round, rounds = head.get("round"), head.get("rounds")
-        for name, value in (("round", round), ("rounds", rounds)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self.max_rounds:
-                raise OrderRefused(f"{name} is {value!r}; policy.max_rounds is {self.max_rounds}")
+    def check_parameters(self, count: int) -> None:
+        """Raise `OrderRefused` for a model of more parameters than the hospital trains."""
+        if count > self.max_parameters:
+            raise OrderRefused(f"{count} parameters, more than policy.max_parameters {self.max_parameters}")
+
+    def _check_round(self, head: Mapping[str, Any]) -> None:
+        for name in ("round", "rounds"):
+            if not _is_whole(head.get(name), 1, self.max_rounds):
+                raise OrderRefused(
+                    f"{name} is {_short(head.get(name))}; policy.max_rounds is {self.max_rounds}"
+                )
+        if head["round"] > head["rounds"]:
+            raise OrderRefused(f"round {head['round']} of {head['rounds']}")
+        for name in ("seed", "clients"):
+            if not _is_whole(head.get(name, 0), 0, 2**63 - 1):
+                raise OrderRefused(f"{name} is {_short(head.get(name))}")
 
     def _check_model(self, order: Note) -> None:
         model, weights = order.head.get("model"), order.arrays.get("weights")
         name = model.get("name") if isinstance(model, dict) else None
+        if not isinstance(name, str):
+            raise OrderRefused("the order names no model")
         if self.models is not None and name not in self.models:
-            raise OrderRefused(f"model {name!r} is not in policy.models ({', '.join(self.models)})")
+            raise OrderRefused(f"model {_short(name)} is not in policy.models ({', '.join(self.models)})")
         if weights is None or weights.ndim != 1 or weights.dtype.kind != "f":
             raise OrderRefused("the order has no weights")
-        if len(weights) > self.max_parameters:
-            raise OrderRefused(
-                f"{len(weights)} parameters, more than policy.max_parameters {self.max_parameters}"
-            )
+        self.check_parameters(len(weights))
         largest = float(np.abs(weights).max()) if len(weights) else 0.0
         if not largest <= self.max_weight:  # NaN compares false
             raise OrderRefused(f"a parameter of {largest:g}; policy.max_weight is {self.max_weight:g}")
 
-    def _check_work(self, head: Any) -> None:
-        try:
-            training = TrainingParams(**head["training"])
-        except (KeyError, TypeError, ValidationError):
-            raise OrderRefused("the order does not say how to train") from None
+    def _check_work(self, head: Mapping[str, Any]) -> None:
+        training = _training(head)
         least, largest = self.lr
-        rate = learning_rate(
-            training, int(head["round"]), int(head["rounds"])
-        )  # of this round, by the schedule
+        rate = learning_rate(training, head["round"], head["rounds"])  # of this round, by the schedule
         if not least <= rate or not training.lr <= largest:
             raise OrderRefused(f"a learning rate of {rate:g}; policy.lr is from {least:g} to {largest:g}")
+        if training.batch_size > LARGEST_BATCH:
+            raise OrderRefused(f"batches of {_short(training.batch_size)} samples")
         if training.epochs > self.max_epochs:
             raise OrderRefused(f"{training.epochs} epochs; policy.max_epochs is {self.max_epochs}")
         if training.weight_decay > self.max_weight_decay:
@@ -186,14 +226,36 @@ class HospitalPolicy(Parameters):
                 f"weight decay {training.weight_decay:g}; policy.max_weight_decay is {self.max_weight_decay:g}"
             )
         asked = head.get("policy")
-        prox_mu = asked.get("prox_mu") if isinstance(asked, dict) else math.nan
-        prox_mu = training.prox_mu if prox_mu is None else prox_mu
+        if not isinstance(asked, dict) or not isinstance(asked.get("local_batch_norm"), bool):
+            raise OrderRefused("the order does not say how to train")
+        prox_mu = training.prox_mu if asked.get("prox_mu") is None else asked["prox_mu"]
         if not isinstance(prox_mu, int | float) or not 0 <= prox_mu <= self.max_prox_mu:
-            raise OrderRefused(f"prox_mu {prox_mu!r}; policy.max_prox_mu is {self.max_prox_mu:g}")
+            raise OrderRefused(f"prox_mu {_short(prox_mu)}; policy.max_prox_mu is {self.max_prox_mu:g}")
 
 
-def _dp(head: Any) -> DpParams | None:
+def _training(head: Mapping[str, Any]) -> TrainingParams:
     try:
-        return dp_of(head)
-    except (TypeError, ValidationError):
+        return TrainingParams(**head["training"])
+    except (KeyError, TypeError, ValidationError):
+        raise OrderRefused("the order does not say how to train") from None
+
+
+def _dp(head: Mapping[str, Any]) -> DpParams | None:
+    try:
+        dp = dp_of(head)
+        if dp is not None:
+            _ = dp.multiplier  # for some ε and δ there is none
+    except (TypeError, ValueError, ArithmeticError):  # a ValidationError is a ValueError
         raise OrderRefused("the order's differential privacy cannot be read") from None
+    return dp
+
+
+def _is_whole(value: object, least: int, largest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= largest
+
+
+def _short(value: object) -> str:
+    """A value of an order for a message, however long a stranger made it."""
+    if isinstance(value, int) and abs(value) > 2**63:
+        return "a number of many digits"
+    return repr(value)[:40] if value is None or isinstance(value, bool | int | float | str) else "no number"

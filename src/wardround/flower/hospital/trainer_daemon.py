@@ -17,13 +17,8 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wardround.errors import WardroundError
-from wardround.files import replace_file
-
-if TYPE_CHECKING:
-    from wardround.flower.hospital.hospital import Hospital
 
 __all__ = ["SOCKET_VARIABLE", "TrainerDaemon", "ask", "trainer_socket"]
 
@@ -74,8 +69,8 @@ class TrainerDaemon:
         except WardroundError as error:
             return FAILED + str(error).encode()
         except Exception as error:  # a defect costs this request, not the trainer with its loaded data
-            traceback.print_exc()
-            return FAILED + f"{type(error).__name__}: {error}".encode()
+            traceback.print_exc()  # its words may hold what must stay here: they go into the trainer's log only
+            return FAILED + f"{type(error).__name__}, see the hospital's log".encode()
 
 
 def ask(path: Path, request: bytes, patience: float = PATIENCE) -> bytes:
@@ -144,24 +139,6 @@ def _receive_exactly(connection: socket.socket, length: int) -> bytearray:
     return content
 
 
-def _answer_and_save(hospital: Hospital, path: Path) -> Answer:
-    """Return the hospital's `answer` with its state loaded from `path`, and saved there when it changes."""
-    saved = path.read_bytes() if path.exists() else b""
-    if saved:
-        hospital.load_state(saved)
-
-    def answer(request: bytes) -> bytes:
-        nonlocal saved
-        reply = hospital.answer(request)
-        state = hospital.save_state()
-        if state != saved:
-            replace_file(path, state, 0o600)  # it may hold the keys of a masked round
-            saved = state
-        return reply
-
-    return answer
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Load a hospital's data, then answer requests until stopped."""
     parser = argparse.ArgumentParser(prog="python -m wardround.flower.hospital.trainer_daemon")
@@ -173,15 +150,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     from wardround.flower.config import load_hospital
     from wardround.flower.hospital.hospital import Hospital
+    from wardround.flower.hospital.state_file import StateFile
 
     try:
         hospital = Hospital.from_config(
             load_hospital(options.config), options.memory and options.memory.parent
         )
-        answer: Answer = hospital.answer
         if options.memory is not None:
-            answer = _answer_and_save(hospital, options.memory)
-        daemon = TrainerDaemon(options.socket, answer)
+            StateFile(options.memory, hospital).load()
+        daemon = TrainerDaemon(options.socket, hospital.answer)
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)
         sys.exit(2)

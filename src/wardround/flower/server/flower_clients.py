@@ -159,7 +159,9 @@ class FlowerClients:
         replies: dict[str, Reply] = {}
         deadline = self.params.deadline_seconds
         order = Note(
-            {"kind": EVALUATE, "run": self.config.run.run_name, **self.work}, {}, {"weights": weights.numpy()}
+            {"kind": EVALUATE, "run": self.config.run.run_name, **self.work, "round": round},
+            {},
+            {"weights": weights.numpy()},
         )
         self.broker.send(order, self.membership.refresh(), round, deadline)
         self.broker.collect(EVALUATE, deadline, replies.__setitem__)
