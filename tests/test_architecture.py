@@ -63,7 +63,7 @@ WHOLE_PACKAGE = {
     "aggregators/caac_guard": {"whole_runs"},
     "aggregators/fedbnp": {"contract"},
     "attacks": {"contract"},
-    "flower": {"deployment", "encrypted", "malicious_server", "parity", "plugins"},
+    "flower": {"deployment", "encrypted", "malicious_server", "malicious_variants", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
     "protocols": {"papers"},

@@ -262,12 +262,13 @@ def test_a_restart_changes_nothing(tmp_path):
     assert "answered once" in next(line["refused"] for line in lines if "refused" in line)
 
 
-def test_an_update_that_cannot_be_masked_stays(server, monkeypatch):
+def test_an_update_that_cannot_be_masked_stays(server, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "wardround.flower.hospital.hospital.masking_problem", lambda update: "an entry of 1e30"
     )
-    with pytest.raises(WardroundError, match="its update cannot be masked: an entry of 1e30"):
-        hospital("north").reply(train_order())
+    with pytest.raises(WardroundError, match=REFUSED):
+        hospital("north", tmp_path).reply(train_order())
+    assert "its update cannot be masked: an entry of 1e30" in read_log(tmp_path)[-1]["refused"]
 
 
 def test_with_registered_keys_a_server_cannot_play_hospitals(tmp_path):

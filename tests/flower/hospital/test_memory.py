@@ -51,6 +51,17 @@ class TestRounds:
         with pytest.raises(OrderRefused):
             memory.repeated(RUN, 1, "a")
 
+    def test_that_have_begun_are_for_one_order_even_if_nothing_came_of_them(self, later):
+        memory = memory_of()
+        memory.begin(RUN, 3, "a")
+        memory = later(memory)
+        assert memory.repeated(RUN, 3, "a") is None  # the same work may be tried again
+        for round, order in ((3, "b"), (2, "a")):
+            with pytest.raises(OrderRefused, match="round 3 is answered already"):
+                memory.repeated(RUN, round, order)
+        memory.remember(RUN, 3, "a", b"reply", None)
+        assert later(memory).repeated(RUN, 3, "a") == b"reply"
+
     def test_of_another_run_are_its_own(self, later):
         memory = memory_of()
         memory.remember(RUN, 9, "a", b"reply", None)

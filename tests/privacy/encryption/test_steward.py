@@ -2,12 +2,18 @@
 
 import numpy as np
 import pytest
-from tests.privacy.conftest import order_of
 
 from wardround.privacy.dp import ProfileNoise
 from wardround.privacy.encryption.ckks import SLOTS, pack
+from wardround.privacy.encryption.pads import pad_for
 from wardround.privacy.encryption.refusals import KeysSpent, Refused
-from wardround.privacy.encryption.steward import SMALLEST_SUM, VECTOR_NOISE, Policy
+from wardround.privacy.encryption.steward import DEPOSITS, SMALLEST_SUM, VECTOR_NOISE, Policy
+
+
+def order_of(round, other=False):
+    """The name of a round's order: each round starts from another model."""
+    return f"{round:032x}.{('f0' if other else '0f') * 32}"
+
 
 A, B, C, D, E = (f"hospital-{i}" for i in range(5))
 ORDER, OTHER = order_of(1), order_of(1, other=True)
@@ -319,6 +325,32 @@ class TestModesAreKeptApart:
             bench.measure()
         with pytest.raises(Refused, match="its keys are for encrypted-fedmed"):
             bench.measured_sum(bench.even)
+
+
+class TestFlooding:
+    """What is opened is far noisier than the cipher itself, whatever is in it: its own error gives its key away."""
+
+    @pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0])
+    def test_of_deposits(self, make_bench, scale):
+        bench = make_bench(mode=DEPOSITS, dimension=4000, scale=scale)
+        values = bench.coefficients(bench.even)
+        parts = [(bench.public.encrypt(update, None), values[c]) for c, update in bench.updates.items()]
+        exact = bench.expected(values)
+        own = bench.secret.open_combination(parts) - exact
+        assert np.abs(own).max() < 1e-13 * max(1.0, scale)
+        bench.measure()
+        noise = bench.measured_sum(bench.even) - exact
+        assert noise.std() > 2**22 * own.std()
+
+    def test_of_padded_sums(self, make_bench):
+        """Pads make numbers large, and rounding with them; it hides under pads that the server does not know."""
+        bench = make_bench(dimension=4000)
+        values = bench.coefficients(bench.even)
+        pads = [(values[c], pad_for(key, 1, ORDER)) for c, key in bench.keys.items()]
+        exact = bench.expected(values)
+        own = bench.secret.open_sum(bench.sum_of(bench.even), pads) - exact
+        assert own.std() < 1e-9
+        assert (bench.open(bench.even) - exact).std() > 2**6 * own.std()
 
 
 class TestTheLog:

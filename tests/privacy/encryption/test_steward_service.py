@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from tests.privacy.conftest import order_of
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.experiments import load_config, run
@@ -26,6 +25,12 @@ from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS
 from wardround.privacy.encryption.steward_service import StewardService
 from wardround.privacy.encryption.vault import Vault, client_keys, server_key
 from wardround.privacy.encryption.wire import NotAuthentic, pack_message, signed_headers
+
+
+def order_of(round, other=False):
+    """The name of a round's order: each round starts from another model."""
+    return f"{round:032x}.{('f0' if other else '0f') * 32}"
+
 
 CLIENTS = ("hospital-0", "Ste. Ann/2", "hospital-2")
 QUARTERS = dict.fromkeys(CLIENTS, 0.25)

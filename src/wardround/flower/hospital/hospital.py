@@ -44,6 +44,7 @@ from wardround.flower.orders import AUDIT, dp_of, order_hash
 from wardround.flower.secure_aggregation.cohort import Limits
 from wardround.flower.secure_aggregation.identity import Identity
 from wardround.privacy.accounting import Release
+from wardround.privacy.encryption.refusals import Unsealable
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.vault import key_path
 from wardround.privacy.masking import MASKED, masking_problem
@@ -205,6 +206,10 @@ class Hospital:
             memory.check_start(start_of(asked))
         release = self._release(order.head)
         memory.check_budget(round, release)
+        self._check_mode(order.head)
+        self.setups.prepare(order).weights(order)  # what does not fit costs no round
+        memory.begin(run, round, asked)
+        self.keep()
         reply = self._train(order, asked)
         memory.remember(run, round, asked, pack(reply), release)
         if masked:
@@ -259,12 +264,15 @@ class Hospital:
         arrays: dict[str, np.ndarray] = {}
         if self._mode(head) == MASKED:
             if (problem := masking_problem(update)) is not None:
-                raise WardroundError(f"its update cannot be masked: {problem}")
+                raise OrderRefused(f"its update cannot be masked: {problem}")
             self.masking.keep(asked, matrix[0])
         elif client.sealer is None:
             arrays["update"] = update
         else:
-            sealed = client.sealer.seal(update.astype(np.float64), round, asked)
+            try:
+                sealed = client.sealer.seal(update.astype(np.float64), round, asked)
+            except Unsealable as problem:
+                raise OrderRefused(f"its update cannot be encrypted: {problem}") from None
             arrays["ciphertext"] = np.frombuffer(sealed, dtype=np.uint8)
         return Note({}, {SAMPLES: len(client.data), **metrics}, arrays)
 

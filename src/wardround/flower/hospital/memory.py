@@ -64,12 +64,12 @@ class HospitalMemory:
         self._unwritten: list[dict[str, Any]] = []
 
     def repeated(self, run: str, round: int, order: str) -> bytes | None:
-        """The reply that this order got before; None for a new one. Another order for an old round is refused."""
+        """The reply that this order got before; None for a new one. Another order for the round is refused."""
         last_round, last_order = self.answered.get(run, (0, ""))
         if round > last_round:
             return None
         if (round, order) == (last_round, last_order) and self.last_reply[0] == order:
-            return self.last_reply[1]
+            return self.last_reply[1] or None  # begun and not finished: the same work may be tried again
         raise OrderRefused(
             f"round {round} of this run: round {last_round} is answered already, and a round is answered for one order"
         )
@@ -127,9 +127,18 @@ class HospitalMemory:
             except BudgetSpent as spent:
                 raise OrderRefused(f"policy.dp.budget: {spent}") from None
 
+    def begin(self, run: str, round: int, order: str) -> None:
+        """Book a round for an order before the work is done.
+
+        Whether it can be done (an update that is not finite cannot be encrypted) depends on the hospital's data. A
+        server that could go on asking with other weights would learn one bit with each order, instead of one per round.
+        """
+        self.answered = _with_last(self.answered, run, (round, order))
+        self.last_reply = (order, b"")
+
     def remember(self, run: str, round: int, order: str, reply: bytes, release: Release | None) -> None:
         """Book an answer, before it leaves."""
-        self.answered = _with_last(self.answered, run, (round, order))
+        self.begin(run, round, order)
         self.last_reply = (order, reply)
         if release is not None:
             self.ledger.spend({SELF: release})
