@@ -2,10 +2,12 @@
 
     python benchmarks/bench_privacy.py            # 1.2 million parameters, 10 clients; 30 rounds on ICU data
     python benchmarks/bench_privacy.py --quick    # a tenth of the parameters, 5 rounds
-    python benchmarks/bench_privacy.py --only caac    # one part: ciphers, masks, caac, or fedmed (a quarter of an hour)
+    python benchmarks/bench_privacy.py --only caac    # one part: modes, ciphers, masks, caac, or fedmed (a quarter of
+                                                      # an hour)
 
 Times are seconds of processor time of one client's or party's work, the smallest of the repeats: what others do on the
-machine hardly counts. Bytes are what travels.
+machine hardly counts. Bytes are what travels. The part `modes` has one round in every mode side by side, and what each
+costs as a multiple of the round in the clear: ratios within one run say more than seconds of different machines.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,13 +26,36 @@ import torch
 
 from wardround import Updates, aggregators
 from wardround.experiments import expand, load_config, override, presets, run
+from wardround.flower.messages import Note, pack, unpack
 from wardround.privacy.encryption.ciphers import new_secret, public_side
 from wardround.privacy.encryption.ckks import MODULUS_BITS, RING_DIMENSION, CkksSecret, security_bits
 from wardround.privacy.encryption.pads import Pad
 from wardround.privacy.encryption.paillier import KEY_BITS, PER_CIPHERTEXT
+from wardround.privacy.encryption.sealing import Sealer
+from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Steward
+from wardround.updates import Aggregation
 
 Value = TypeVar("Value")
 CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one round costs."""
+
+    client: float
+    """Seconds of one client, beyond its training."""
+    sent: int
+    """Bytes that one client sends."""
+    server: float
+    steward: float
+    error: float
+    """Of the sum, relative to the one in the clear."""
+
+    @property
+    def seconds(self) -> float:
+        """Of everybody together."""
+        return CLIENTS * self.client + self.server + self.steward
 
 
 def timed(work: Callable[[], Value], repeats: int = 1) -> tuple[float, Value]:
@@ -133,18 +159,103 @@ def bench_fedmed(out: Path) -> None:
         )
 
 
+def bench_modes(parameters: int) -> None:
+    """One round of ten clients in every mode, beside the round in the clear."""
+    costs = {
+        "plaintext": plaintext_cost(parameters),
+        PADDED_SUMS: steward_cost(PADDED_SUMS, parameters),
+        DEPOSITS: steward_cost(DEPOSITS, parameters),
+        "secure-aggregation": masks_cost(parameters)[0],
+    }
+    clear = costs["plaintext"]
+    print(f"one round of {CLIENTS} clients, {parameters:,} parameters; multiples of the round in the clear")
+    print(
+        f"{'mode':>18} {'client s':>9} {'server s':>9} {'steward s':>9} {'MB/client':>10} {'x bytes':>8} "
+        f"{'x seconds':>9} {'rel. error':>10}"
+    )
+    for mode, cost in costs.items():
+        print(
+            f"{mode:>18} {cost.client:>9.3f} {cost.server:>9.3f} {cost.steward:>9.3f} {cost.sent / 1e6:>10.2f} "
+            f"{cost.sent / clear.sent:>8.1f} {cost.seconds / clear.seconds:>9.1f} {cost.error:>10.1e}",
+            flush=True,
+        )
+
+
+def updates_of(parameters: int, clients: int = CLIENTS) -> Updates:
+    """A round's updates, with the losses that fedmed weighs by."""
+    matrix = torch.randn(clients, parameters, generator=torch.Generator().manual_seed(0)) * 1e-3
+    return Updates(matrix, metrics={"loss": torch.linspace(0.3, 0.8, clients)})
+
+
+def plaintext_cost(parameters: int) -> Cost:
+    """Clients pack their updates, the server unpacks and sums."""
+    updates = updates_of(parameters)
+    rows = [row.numpy() for row in updates.matrix]
+    packing, message = timed(lambda: pack(Note({}, {}, {"update": rows[0]})), repeats=3)
+    messages = [pack(Note({}, {}, {"update": row})) for row in rows]
+
+    def aggregate() -> Aggregation:
+        received = np.stack([unpack(content).arrays["update"] for content in messages])
+        return aggregators.create("fedmed").aggregate(
+            Updates(torch.from_numpy(received), metrics=updates.metrics)
+        )
+
+    summing, _ = timed(aggregate, repeats=3)
+    return Cost(packing, len(message), summing, 0.0, 0.0)
+
+
+def steward_cost(mode: str, parameters: int) -> Cost:
+    """Clients encrypt, and the server or the steward sums; the steward opens."""
+    updates = updates_of(parameters)
+    expected = aggregators.create("fedmed").aggregate(updates)
+    assert expected.weights is not None
+    keys = {client: client.encode() for client in updates.clients}
+    steward = Steward(new_secret("ckks"), keys, mode)
+    public = public_side(*steward.public_context())
+    sealers = {client: Sealer(client, mode, key, public) for client, key in keys.items()}
+    rows = dict(zip(updates.clients, updates.matrix.double().numpy(), strict=True))
+    first = updates.clients[0]
+    sealing, content = timed(lambda: sealers[first].seal(rows[first], 1, "order"), repeats=2)
+    sealed = {client: sealers[client].seal(row, 1, "order") for client, row in rows.items()}
+    coefficients = {
+        client: public.exact(weight) for client, weight in zip(rows, expected.weights.tolist(), strict=True)
+    }
+    summing = 0.0  # where the steward does it
+    if mode == PADDED_SUMS:
+        summing, total = timed(lambda: public.combine((sealed[c], coefficients[c]) for c in rows))
+        opening, opened = timed(lambda: steward.open_padded_sum(1, "order", coefficients, total))
+    else:
+        measuring, _ = timed(lambda: steward.measure(1, "order", sealed))
+        adding, opened = timed(lambda: steward.open_measured_sum(1, "order", coefficients))
+        opening = measuring + adding
+    right = expected.delta.double().numpy()
+    return Cost(
+        sealing, len(content), summing, opening, float(np.linalg.norm(opened - right) / np.linalg.norm(right))
+    )
+
+
 def bench_masks(parameters: int, clients: int = CLIENTS, lost: int = 0) -> None:
-    """The same weighted sum by secure aggregation, where `lost` clients drop out after the others have masked."""
+    """Print what secure aggregation costs, where `lost` clients drop out after the others have masked."""
+    cost, clear = masks_cost(parameters, clients, lost)
+    print(
+        f"{parameters:>10,} {clients:>8} {lost:>5} {cost.client:>9.2f} {cost.sent / 1e6:>10.2f} "
+        f"{cost.sent / parameters:>8.1f} {cost.server:>9.2f} {cost.error:>10.1e} {4 * parameters / 1e6:>12.2f} "
+        f"{clear:>9.3f}",
+        flush=True,
+    )
+
+
+def masks_cost(parameters: int, clients: int = CLIENTS, lost: int = 0) -> tuple[Cost, float]:
+    """The same weighted sum by secure aggregation, and the seconds of the sum in the clear."""
     from wardround.flower.secure_aggregation.client import MaskingClient
     from wardround.flower.secure_aggregation.cohort import Cohort, Limits
     from wardround.flower.secure_aggregation.server import MaskingServer
 
-    matrix = torch.randn(clients, parameters, generator=torch.Generator().manual_seed(0)) * 1e-3
-    updates = Updates(matrix, metrics={"loss": torch.linspace(0.3, 0.8, clients)})
+    updates = updates_of(parameters, clients)
     clear, expected = timed(lambda: aggregators.create("fedmed").aggregate(updates), repeats=2)
     assert expected.weights is not None
     names, limits, work = updates.clients, Limits(), 0.0
-    rows = dict(zip(names, matrix.double().numpy(), strict=True))
+    rows = dict(zip(names, updates.matrix.double().numpy(), strict=True))
     weights = dict(zip(names, expected.weights.tolist(), strict=True))
     players = {name: MaskingClient(name, "order", limits) for name in names}
     cohort = Cohort("order", {name: player.public_keys() for name, player in players.items()}, weights)
@@ -174,12 +285,8 @@ def bench_masks(parameters: int, clients: int = CLIENTS, lost: int = 0) -> None:
             work, sent = work + spent, sent + len(str(revealed))
     unmasking, total = timed(server.unmask)
     left = sum(weights[name] * rows[name] for name in survivors)
-    error = np.linalg.norm(total - left) / np.linalg.norm(left)
-    print(
-        f"{parameters:>10,} {clients:>8} {lost:>5} {work:>9.2f} {sent / 1e6:>10.2f} {sent / parameters:>8.1f} "
-        f"{unmasking:>9.2f} {error:>10.1e} {4 * parameters / 1e6:>12.2f} {clear:>9.3f}",
-        flush=True,
-    )
+    error = float(np.linalg.norm(total - left) / np.linalg.norm(left))
+    return Cost(work, sent, unmasking, 0.0, error), clear
 
 
 def main() -> None:
@@ -187,7 +294,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["ciphers", "caac", "fedmed", "masks"])
+    parser.add_argument("--only", choices=["modes", "ciphers", "caac", "fedmed", "masks"])
     parser.add_argument(
         "--out", type=Path, default=Path("runs"), help="folder for the runs of `--only fedmed`"
     )
@@ -195,6 +302,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.only == "fedmed":
         bench_fedmed(given.out)
+        return
+    if given.only in (None, "modes"):
+        bench_modes(120_000 if given.quick else 1_200_000)
+    if given.only == "modes":
         return
     if given.only in (None, "masks"):
         print(

@@ -36,7 +36,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def steward(
-    folder: Annotated[Path, typer.Argument(help="Folder of its keys, sessions and log.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of its keys, progress and log: for one run.")],
     clients: Annotated[
         str | None,
         typer.Option(help="Create the folder for these clients: ids with commas between, or how many."),
@@ -45,6 +45,12 @@ def steward(
     cipher: Annotated[CipherName, typer.Option(help="Used when the folder is created.")] = CipherName.CKKS,
     min_cohort: Annotated[int, typer.Option(min=2, help="Fewest clients in an opened sum.")] = 3,
     max_share: Annotated[float, typer.Option(help="Largest share of one client in it.")] = 0.5,
+    max_mixtures: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Sets of coefficients it uses in a run; 1 fits rules with fixed weights. None: any."
+        ),
+    ] = None,
     profile_epsilon: Annotated[
         float | None, typer.Option(help="Noise on norms and cosines: ε per client and round.")
     ] = None,
@@ -68,7 +74,7 @@ def steward(
     vault = Vault(folder)
     if clients is not None:
         try:
-            policy = Policy(min_cohort=min_cohort, max_share=max_share)
+            policy = Policy(min_cohort=min_cohort, max_share=max_share, max_mixtures=max_mixtures)
             noise = (
                 None
                 if profile_epsilon is None

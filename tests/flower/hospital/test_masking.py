@@ -262,6 +262,24 @@ def test_a_restart_changes_nothing(tmp_path):
     assert "answered once" in next(line["refused"] for line in lines if "refused" in line)
 
 
+def test_a_model_that_was_summed_from_is_not_trained_from_again(hospitals):
+    """Attack: the same model in later rounds, for a sum with other weights that can be subtracted from the first."""
+    server = Server(hospitals).train().share().mask()
+    tags = {name: server.ask(name, "confirm", survivors=list(NAMES)).head["tags"] for name in NAMES}
+    again = train_order(round=2, **{AUDIT: [2, "0" * 64]})
+    assert hospitals["west"].reply(again).head["keys"]  # no sum of it was opened yet
+    for name in NAMES[:3]:
+        server.ask(name, "reveal", tags={peer: tags[peer][name] for peer in NAMES if peer != name})
+        with pytest.raises(WardroundError, match=REFUSED):
+            hospitals[name].reply(again)
+        restarted = hospital(name)
+        restarted.load_state(hospitals[name].save_state())
+        with pytest.raises(WardroundError, match=REFUSED):
+            restarted.reply(again)
+        other = Note(again.head, {}, {"weights": WEIGHTS + 1})
+        assert restarted.reply(other).head["keys"]
+
+
 def test_an_update_that_cannot_be_masked_stays(server, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "wardround.flower.hospital.hospital.masking_problem", lambda update: "an entry of 1e30"

@@ -1,5 +1,7 @@
 """Paillier's cryptosystem against known ciphertexts and by its own laws."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,16 @@ KNOWN = [
 def test_known_ciphertexts(message, blinding, ciphertext):
     assert PublicKey(N).encrypt(message, blinding) == ciphertext
     assert PrivateKey(P, Q).decrypt(ciphertext) == message
+
+
+@given(st.integers(0, N - 1), st.integers(1, P - 1))
+def test_decryption_by_remainders_is_that_of_the_paper(message, blinding):
+    """m = L(c^λ mod n²) · L(g^λ mod n²)⁻¹ mod n with λ = lcm(p − 1, q − 1): section 4, without Chinese remainders."""
+    ciphertext = pow(N + 1, message, N * N) * pow(blinding, N, N * N) % (N * N)
+    assert PublicKey(N).encrypt(message, blinding) == ciphertext
+    exponent = math.lcm(P - 1, Q - 1)
+    logs = [(pow(value, exponent, N * N) - 1) // N for value in (ciphertext, N + 1)]
+    assert logs[0] * pow(logs[1], -1, N) % N == message == PrivateKey(P, Q).decrypt(ciphertext)
 
 
 @given(st.integers(0, N - 1), st.integers(0, N - 1), st.integers(0, 1000))
