@@ -15,14 +15,15 @@ BOUND = (
 )
 REMAINS = (
     "it still gets one weighted sum per round, and one loss and set of metrics per hospital and round, of models of "
-    "its choice. Whatever hospitals it plays itself can be subtracted. Models that differ a little give almost the same "
-    "updates again, and sums of them with other coefficients can be solved for single updates: max_mixtures limits the "
-    "sets of coefficients, differential privacy what they tell. A new run needs new keys from the steward"
+    "its choice. Whatever hospitals it plays itself can be subtracted. Models that differ a little give almost the "
+    "same updates again, and sums of them with other coefficients can be solved for single updates: max_mixtures limits "
+    "the sets of coefficients, differential privacy what they tell. A new run needs new keys from the steward"
 )
 DIFFERENTIAL_PRIVACY = (
     "in a federation each hospital draws its noise from its operating system, demands by its own policy how much there "
     "must be, and keeps its own ledger of ε. Sample counts, losses and metrics are not covered: a hospital that "
-    "demands noise keeps losses and metrics to itself. In a simulation the noise comes from the run's seed and protects nobody"
+    "demands noise keeps losses and metrics to itself. In a simulation the noise comes from the run's seed and "
+    "protects nobody"
 )
 
 TABLE: dict[str, dict[str, str]] = {
@@ -81,8 +82,8 @@ TABLE: dict[str, dict[str, str]] = {
         "than a third of the cohort",
         "a server that lies": "without peer_keys it can play the other hospitals of a cohort itself and subtract "
         "them: every update. With them it gets one weighted sum per round and per model that was "
-        "trained from, or none. Models that differ a little give almost the same updates again: sums of them with other "
-        "weights or cohorts can be subtracted, and only differential privacy bounds what that tells",
+        "trained from, or none. Models that differ a little give almost the same updates again: sums of them with "
+        "other weights or cohorts can be subtracted, and only differential privacy bounds what that tells",
         "what it is": "hospitals mask their weighted updates for each other (fedmed, fedavg, fedprox, mean); "
         "the masks "
         "cancel in the sum. Keys are shared among the hospitals, so that those who drop out do not cost the round",
