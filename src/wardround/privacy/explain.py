@@ -16,8 +16,8 @@ BOUND = (
 REMAINS = (
     "it still gets one weighted sum per round, and one loss and set of metrics per hospital and round, of models of "
     "its choice. Whatever hospitals it plays itself can be subtracted. Models that differ a little give almost the "
-    "same updates again, and sums of them with other coefficients can be solved for single updates: max_mixtures limits "
-    "the sets of coefficients, differential privacy what they tell. A new run needs new keys from the steward"
+    "same updates again, and sums of them with other coefficients can be solved for single updates: max_mixtures "
+    "limits the sets of coefficients, differential privacy what they tell. A new run needs new keys from the steward"
 )
 DIFFERENTIAL_PRIVACY = (
     "in a federation each hospital draws its noise from its operating system, demands by its own policy how much there "
