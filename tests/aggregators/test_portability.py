@@ -16,7 +16,7 @@ CODE = """
     updates = Updates(torch.randn(20, 64), metrics={"loss": torch.ones(20)})
     for name in aggregators.available():
         rule = aggregators.create(name)
-        if not rule.needs_server:
+        if not rule.needs_practice_ground:
             rule.aggregate(updates, global_weights=torch.ones(64), root_update=torch.ones(64))
     knowledge = attacks.Knowledge(1, torch.ones(64), torch.zeros(64), updates.matrix, total_clients=20)
     for name in attacks.available():

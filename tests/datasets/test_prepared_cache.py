@@ -163,7 +163,7 @@ def test_a_killed_preparation_is_cleaned_up(raw, tmp_path, cache, left_behind):
     script.write_text(
         "import os, signal, sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import test_preparation as tests\n"
+        "import test_prepared_cache as tests\n"
         "from wardround import datasets\n"
         "datasets.registry.available(); datasets.registry._members['two'] = tests.Two\n"
         "class Kill(tests.Two):\n"

@@ -66,7 +66,7 @@ def check(uri, configs, out):
         assert [(m.step, m.value) for m in sorted(history, key=lambda m: m.step)] == [
             (line.round, pytest.approx(line.metrics["auroc"])) for line in lines
         ]
-        assert one.data.metrics["summary.final.auroc"] == pytest.approx(lines[-1]["metrics"]["auroc"])
+        assert one.data.metrics["summary.final.auroc"] == pytest.approx(lines[-1].metrics["auroc"])
         assert {artefact.path for artefact in client.list_artifacts(one.info.run_id)} == {
             "config.yaml", "summary.json", "rounds.jsonl", "clients.jsonl",
         }  # fmt: skip

@@ -138,7 +138,7 @@ class _Tracker:
 
 def _complain(why: str) -> None:
     reason = " ".join(why.split())
-    print(f"wardround: tracking stopped, the runs go on ({reason[:300]})", file=sys.stderr, flush=True)
+    print(f"wardround: tracking stopped, the runs continue ({reason[:300]})", file=sys.stderr, flush=True)
 
 
 class _Follower:
