@@ -4,37 +4,94 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from wardround.datasets.csv_dialect import Dialect, decode, find_separator, plain_numbers
+from wardround.datasets.dates import AmbiguousDates, days_of
 from wardround.errors import DataError, did_you_mean
 
-__all__ = ["MISSING", "numbers", "read_table"]
+__all__ = ["MISSING", "TextTable", "numbers", "read_table", "read_text_table"]
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Cells (in lower case) that say that there is no value."""
+FOUND = Dialect()
+"""Everything about the file is found in it."""
 
 
-def read_table(path: Path, required: Sequence[str], origin: str = "") -> dict[str, list[str]]:
-    """Column name → cells, in the file's order; gzip is undone where the name ends in `.gz`."""
+@dataclass(frozen=True)
+class TextTable:
+    """A delimited text file as it was read."""
+
+    columns: dict[str, list[str]]
+    """Column name → cells, in the file's order. Numbers have a decimal point, whatever the file has."""
+    dialect: Dialect
+    """How the file is written; `decimal` is None where no number says so."""
+
+
+def read_table(
+    path: Path,
+    required: Sequence[str],
+    origin: str = "",
+    dialect: Dialect = FOUND,
+    missing: Collection[str] = (),
+) -> dict[str, list[str]]:
+    """Column name → cells of a delimited text file: see `read_text_table`."""
+    return read_text_table(path, required, origin, dialect, missing).columns
+
+
+def read_text_table(
+    path: Path,
+    required: Sequence[str] = (),
+    origin: str = "",
+    dialect: Dialect = FOUND,
+    missing: Collection[str] = (),
+) -> TextTable:
+    """Read a delimited text file with a header; gzip is undone where the name ends in `.gz`.
+
+    Args:
+        path: The file.
+        required: Columns that it must have.
+        origin: Where a person gets the file, for messages.
+        dialect: Separator, decimal sign and encoding; what is None in it is found in the file.
+        missing: Words that stand for "no value" beside `MISSING`; their cells are read as empty.
+    """
     tail = f"; get it from {origin}" if origin else ""
     if not path.is_file():
         raise DataError(f"{path} does not exist{tail}")
     try:
-        return _columns(path, required, tail)
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is damaged or cut short ({error}){tail}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start}){tail}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    text, encoding = decode(content, dialect.encoding, path)
+    separator = dialect.separator or find_separator(text)
+    try:
+        columns = _columns(path, _rows(text, separator), required, tail)
     except csv.Error as error:
         raise DataError(f"{path} is not a delimited text file: {error}") from None
+    if missing:
+        columns = {
+            name: ["" if cell.strip() in missing else cell for cell in cells]
+            for name, cells in columns.items()
+        }
+    decimal = dialect.decimal
+    for name, cells in columns.items():
+        plain = plain_numbers(cells, dialect.decimal, MISSING, may_be_thousands=separator == ",")
+        if plain is not None:
+            columns[name], decimal = plain, ","
+    return TextTable(columns, Dialect(separator, decimal, encoding))
 
 
-def _columns(path: Path, required: Sequence[str], tail: str) -> dict[str, list[str]]:
-    rows = _rows(path)
+def _columns(
+    path: Path, rows: Iterator[tuple[int, list[str]]], required: Sequence[str], tail: str
+) -> dict[str, list[str]]:
     header = [name.strip() for name in next(rows, (0, []))[1]]
     absent = [name for name in required if name not in header]
     if absent:
@@ -55,27 +112,43 @@ def _columns(path: Path, required: Sequence[str], tail: str) -> dict[str, list[s
     return {name: [row[i] for row in body] for i, name in enumerate(header) if name}
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not blank."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text)
-        for row in reader:
-            if row:
-                yield reader.line_num, row
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    for row in reader:
+        if row:
+            yield reader.line_num, row
 
 
 def numbers(cells: Sequence[str], column: str, path: Path, advice: str = "") -> np.ndarray:
-    """Cells as float64, NaN where there is no value; a word among them is an error that shows it."""
-    values = np.empty(len(cells))
-    for row, cell in enumerate(cells):
-        text = cell.strip()
+    """Cells as float64, NaN where there is no value; dates count as days since 1970.
+
+    A word among them is an error that shows it.
+    """
+    values = np.full(len(cells), np.nan)
+    filled = [row for row, cell in enumerate(cells) if cell.strip().lower() not in MISSING]
+    for row in filled:
+        text = cells[row].strip()
         try:
-            values[row] = np.nan if text.lower() in MISSING else float(text)
+            values[row] = float(text)
         except ValueError:
-            raise DataError(
-                f"{path}: column '{column}' holds {text!r} (row {row + 1}), not a number{advice}"
-            ) from None
+            days = _days([cells[row] for row in filled], column, path)
+            if days is None:
+                raise DataError(
+                    f"{path}: column '{column}' holds {text!r} (row {row + 1}), not a number{advice}"
+                ) from None
+            values[filled] = days
+            return values
         if np.isinf(values[row]):
             raise DataError(f"{path}: column '{column}' holds an infinite value (row {row + 1})")
     return values
+
+
+def _days(cells: Sequence[str], column: str, path: Path) -> list[float] | None:
+    try:
+        return days_of(cells)
+    except AmbiguousDates as shown:
+        raise DataError(
+            f"{path}: column '{column}' holds dates like {shown}, in which day and month cannot be told apart; "
+            "write them as 2024-12-31, or name the column under `drop`"
+        ) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
+from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, numbers, read_table
 from wardround.datasets.preprocessing import Table, tabular_dataset
 from wardround.errors import ConfigError, DataError
@@ -17,11 +19,12 @@ MOST_CLASSES = 50
 
 @register("csv")
 class CsvTable(DatasetSource):
-    """A comma-separated file (or `.csv.gz`) with a header: one row per sample, one column with the label.
+    """A delimited text file (`.csv` or `.csv.gz`) with a header: one row per sample, one column with the label.
 
     Every column is a numeric feature unless it is named otherwise: `label`, `client` (its values become the
     clients of the `natural` partition), `patient` (rows of one patient stay in one split), `categorical`
-    (one-hot encoded) or `drop`. Two labels make a binary task, more a multi-class one.
+    (one-hot encoded) or `drop`. Dates are numbers of days. Separator, decimal sign and encoding are found in the
+    file. Two labels make a binary task, more a multi-class one.
 
     >>> import tempfile; from wardround import datasets
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -49,6 +52,12 @@ class CsvTable(DatasetSource):
         drop: tuple[str, ...] = ()
         positive: str | None = None
         """Of two labels the one to predict; default: the later in order (1 of 0 and 1, yes of no and yes)."""
+        separator: str | None = Field(None, min_length=1, max_length=1)
+        """Between cells: a comma, semicolon, tab (or any other character); default: found in the file."""
+        decimal: Literal[".", ","] | None = None
+        """The decimal sign; default: found in each column."""
+        encoding: str | None = None
+        """For example utf-8, latin-1 or utf-16; default: found in the file."""
         missing: tuple[str, ...] = Field(())
         """Further words for "no value", beside the empty cell, ?, NA, NaN, null and none."""
 
@@ -59,12 +68,8 @@ class CsvTable(DatasetSource):
         named = [p.label, *filter(None, (p.client, p.patient)), *p.categorical, *p.drop]
         if twice := next((name for name in named if named.count(name) > 1), None):
             raise ConfigError(f"dataset 'csv': column '{twice}' is given two roles")
-        columns = read_table(p.file, named)
-        if p.missing:
-            columns = {
-                name: ["" if cell.strip() in p.missing else cell for cell in cells]
-                for name, cells in columns.items()
-            }
+        dialect = Dialect(p.separator, p.decimal, p.encoding)
+        columns = read_table(p.file, named, dialect=dialect, missing=p.missing)
         targets, names = self._classes(columns[p.label])
         features = [name for name in columns if name not in named]
         if not features and not p.categorical:
