@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.datasets.preprocessing import Preprocessing
+from wardround.datasets.schema import Label, Schema
+from wardround.datasets.table import Table
 from wardround.errors import DataError
 from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
 
 __all__ = [
-    "Dataset", "DatasetSource", "MappedRows", "Parameters", "Split", "Task", "check_classes", "register",
+    "Dataset", "DatasetSource", "MappedRows", "Parameters", "RawTable", "Split", "Task", "check_classes", "register",
     "registry", "split_samples", "split_units",
 ]  # fmt: skip
 
@@ -101,6 +104,18 @@ class Split:
         return len(self.targets)
 
 
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """The table behind a dataset, for which the preprocessing is fitted when it is known who holds which row."""
+
+    table: Table
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray]
+    """Its rows in the training, validation and test splits."""
+    label: Label
+    schema: Schema | None = None
+    """Its columns and levels where they are fixed; None: clients' statistics agree on them."""
+
+
 class Drift(Protocol):
     """Moves a client's model input slowly over the rounds; treats every sample by itself."""
 
@@ -128,6 +143,12 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     """Numbers worth telling: cohort sizes, coverage, what was dropped."""
+    raw: RawTable | None = None
+    """Of a table: its columns as they are in the files."""
+    schema: Schema | None = None
+    """Of a table: what its columns mean."""
+    preprocessing: Preprocessing | None = None
+    """Of a table: how its columns became `inputs`; fitted from clients' statistics, saved with the model."""
 
     @property
     def outputs(self) -> int:

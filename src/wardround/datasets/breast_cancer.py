@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from wardround.datasets.base import Dataset, DatasetSource, Task, register
-from wardround.datasets.preprocessing import Table, tabular_dataset
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import built_in_schema, tabular_dataset
 
 
 @register("breast-cancer")
@@ -33,4 +34,6 @@ class BreastCancer(DatasetSource):
             targets=(raw.target == 0).astype(np.int64),  # scikit-learn has 0 for malignant
             units=np.arange(len(raw.target)),
         )
-        return tabular_dataset(self.name, self.task, ("benign", "malignant"), table, seed)
+        names = ("benign", "malignant")
+        schema = built_in_schema(list(table.numeric), {}, "diagnosis", names)
+        return tabular_dataset(self.name, self.task, names, table, seed, schema)

@@ -11,7 +11,8 @@ from pydantic import Field
 from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
 from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, numbers, read_table
-from wardround.datasets.preprocessing import Table, tabular_dataset
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import tabular_dataset
 from wardround.errors import ConfigError, DataError
 
 MOST_CLASSES = 50
@@ -88,7 +89,7 @@ class CsvTable(DatasetSource):
             facts={"rows": count, "labels": {n: int((targets == i).sum()) for i, n in enumerate(names)}},
         )
         task = Task.BINARY if len(names) == 2 else Task.MULTICLASS
-        return tabular_dataset(self.name, task, names, table, seed)
+        return tabular_dataset(self.name, task, names, table, seed, label=p.label)
 
     def _filled(self, columns: dict[str, list[str]], name: str) -> list[str]:
         cells = [cell.strip() for cell in columns[name]]

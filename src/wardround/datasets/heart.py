@@ -11,7 +11,8 @@ import numpy as np
 from wardround.datasets.base import Dataset, Task, register
 from wardround.datasets.csv_files import numbers
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
-from wardround.datasets.preprocessing import Table, tabular_dataset
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import built_in_schema, tabular_dataset
 from wardround.errors import DataError
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -19,7 +20,13 @@ COLUMNS = (
     "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca",
     "thal", "num",
 )  # fmt: skip
-CATEGORICAL = ("cp", "restecg", "slope", "thal")
+LEVELS = {
+    "cp": ("1", "2", "3", "4"),
+    "restecg": ("0", "1", "2"),
+    "slope": ("1", "2", "3"),
+    "thal": ("3", "6", "7"),
+}
+CLASS_NAMES = ("no disease", "disease")
 # A serum cholesterol or a blood pressure of 0 is not a measurement: Switzerland writes missing ones so.
 ZERO_IS_MISSING = ("chol", "trestbps")
 
@@ -66,17 +73,20 @@ class Heart(PreparedSource):
         columns = dict(zip(COLUMNS, cells.T, strict=True))
         words = {
             name: np.array(["" if np.isnan(value) else f"{value:g}" for value in columns[name]])
-            for name in CATEGORICAL
+            for name in LEVELS
         }
         table = Table(
-            numeric={name: columns[name] for name in COLUMNS[:-1] if name not in CATEGORICAL},
+            numeric={name: columns[name] for name in COLUMNS[:-1] if name not in LEVELS},
             categorical=words,
             targets=(columns["num"] > 0).astype(np.int64),
             units=np.arange(len(cells)),
             groups=[HOSPITALS[i] for i in hospital],
             facts=cache.facts,
         )
-        return tabular_dataset(self.name, self.task, ("no disease", "disease"), table, seed)
+        schema = built_in_schema(
+            list(table.numeric), LEVELS, "num", CLASS_NAMES, ("restecg", "slope", "thal")
+        )
+        return tabular_dataset(self.name, self.task, CLASS_NAMES, table, seed, schema)
 
 
 def _read(path: Path) -> np.ndarray:

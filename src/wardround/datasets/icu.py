@@ -10,7 +10,8 @@ from importlib import resources
 import numpy as np
 
 from wardround.datasets.base import Dataset, DatasetSource, Task, register
-from wardround.datasets.preprocessing import Table, tabular_dataset
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import built_in_schema, tabular_dataset
 
 # What is only known after the fact, what foresees it (other models' and doctors' survival estimates), or
 # what the outcome itself decides (costs, orders not to resuscitate, days).
@@ -19,7 +20,18 @@ LEAKS = {
     "prg6m", "dnr", "dnrday", "hday", "avtisst",
 }  # fmt: skip
 LABEL, PATIENT = "hospdead", "sno"
-CATEGORICAL = {"sex", "dzgroup", "dzclass", "income", "race", "ca"}
+LEVELS = {
+    "sex": ("female", "male"),
+    "dzgroup": (
+        "ARF/MOSF w/Sepsis", "CHF", "COPD", "Cirrhosis", "Colon Cancer", "Coma", "Lung Cancer", "MOSF w/Malig",
+    ),
+    "dzclass": ("ARF/MOSF", "COPD/CHF/Cirrhosis", "Cancer", "Coma"),
+    "income": ("$11-$25k", "$25-$50k", ">$50k", "under $11k"),
+    "race": ("asian", "black", "hispanic", "other", "white"),
+    "ca": ("metastatic", "no", "yes"),
+}  # fmt: skip
+"""What SUPPORT2's description says of its categories."""
+CLASS_NAMES = ("survived", "died in hospital")
 
 
 @register("icu")
@@ -48,9 +60,10 @@ class Icu(DatasetSource):
             return np.array([float(row[column] or "nan") for row in rows])
 
         table = Table(
-            numeric={c: numbers(c) for c in columns if c not in CATEGORICAL},
-            categorical={c: np.array([row[c] for row in rows]) for c in columns if c in CATEGORICAL},
+            numeric={c: numbers(c) for c in columns if c not in LEVELS},
+            categorical={c: np.array([row[c] for row in rows]) for c in LEVELS},
             targets=np.array([int(row[LABEL]) for row in rows]),
             units=[row[PATIENT] for row in rows],
         )
-        return tabular_dataset(self.name, self.task, ("survived", "died in hospital"), table, seed)
+        schema = built_in_schema(list(table.numeric), LEVELS, LABEL, CLASS_NAMES, ("income", "race"))
+        return tabular_dataset(self.name, self.task, CLASS_NAMES, table, seed, schema)

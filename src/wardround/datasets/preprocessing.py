@@ -1,65 +1,225 @@
-"""Tables of numbers and words → float32 features, fitted on training rows only."""
+"""From raw columns to model input: fitted from clients' statistics, applied everywhere, saved with the model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
-import torch
+from pydantic import Field, ValidationError
 
-from wardround.datasets.base import Dataset, Task, check_classes, split_samples, split_units
+from wardround.datasets.schema import MOST_LEVELS, Column, Label, Schema
+from wardround.datasets.schema_check import Cells, conform
+from wardround.datasets.statistics import (
+    MIN_COUNT,
+    CategoryStatistics,
+    NumberStatistics,
+    TableStatistics,
+    merge_numbers,
+)
+from wardround.datasets.table import Table
+from wardround.errors import ConfigError, DataError
+from wardround.registry import Parameters, explain
 
-__all__ = ["Table", "tabular_dataset"]
+__all__ = [
+    "Preprocessing",
+    "PreprocessingParams",
+    "Scaling",
+    "Table",
+    "agree_on_columns",
+    "fit_preprocessing",
+]
+
+VERSION = 1
+LARGEST_NUMBER = 1e30
+
+
+class PreprocessingParams(Parameters):
+    """How tables become model input. Levels, gaps and scales come from what clients say of their training rows."""
+
+    scale: Literal["federation", "local", "none"] = "federation"
+    """By whose mean and deviation numbers are standardised: all clients' together, each client's own, nobody's."""
+    impute: Literal["median", "mean", "zero"] = "median"
+    """What a missing number becomes, before it is standardised."""
+    min_count: int = Field(MIN_COUNT, ge=1)
+    """The disclosure floor: a client does not speak of fewer patients than this (levels, classes, values)."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of numbers (NaN where missing) and of words ("" where missing), and a target a row."""
+class Scaling:
+    """One column of numbers: x → (x − centre) / scale, and a gap is filled with `fill` first."""
 
-    numeric: dict[str, np.ndarray]
-    categorical: dict[str, np.ndarray]
-    targets: np.ndarray
-    units: Sequence[object] | np.ndarray
-    """The patient of each row: rows of one patient never fall into two splits."""
-    groups: Sequence[str] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    fill: float
+    centre: float
+    scale: float
 
 
-def tabular_dataset(name: str, task: Task, class_names: tuple[str, ...], table: Table, seed: int) -> Dataset:
-    """Split, then impute (median), standardise and one-hot encode as learnt from the training rows.
+@dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """A fitted preprocessing: raw columns in, float32 features out."""
 
-    A category that never occurs in training is all zeros; so is a missing one where training has none.
+    schema: Schema
+    params: PreprocessingParams
+    scaling: Mapping[str, Scaling]
+    """Column of numbers → its scaling."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One per feature, in order."""
+        return self.schema.feature_names
+
+    @property
+    def hash(self) -> str:
+        """The same for the same preprocessing."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def transform(self, table: Table | Mapping[str, Cells], where: str = "table") -> np.ndarray:
+        """Model input.
+
+        Args:
+            table: A typed table, or raw columns (name → cells, as words or numbers), which are checked first.
+            where: Opens error messages: the file's name.
+
+        Returns:
+            rows × features, float32. A level that the schema does not list is none of its features.
+        """
+        if isinstance(table, Table):
+            numeric, categorical, rows = table.numeric, table.categorical, len(table)
+        else:
+            conformed = conform(table, self.schema, where, with_label=False)
+            numeric, categorical = conformed.numeric, conformed.categorical
+            rows = len(next(iter(table.values()), ()))
+        features = np.empty((rows, len(self.feature_names)), dtype=np.float32)
+        place = 0
+        for column in self.schema.numbers:
+            features[:, place] = self._scaled(column.name, numeric.get(column.name), rows)
+            place += 1
+        for column in self.schema.categories:
+            words = categorical.get(column.name)
+            words = np.full(rows, "", dtype=object) if words is None else words
+            for level in (*column.levels, *([""] if column.missing else [])):
+                features[:, place] = words == level
+                place += 1
+        return features
+
+    def _scaled(self, name: str, values: np.ndarray | None, rows: int) -> np.ndarray:
+        scaling = self.scaling[name]
+        known = np.full(rows, np.nan) if values is None else np.asarray(values, dtype=float)
+        filled = np.where(np.isnan(known), scaling.fill, known)
+        scaled: np.ndarray = (filled - scaling.centre) / scaling.scale
+        return scaled
+
+    def with_scale_of(self, statistics: TableStatistics) -> Preprocessing:
+        """The same columns and levels, but numbers scaled as one client's own values are (where it has any)."""
+        own = {
+            name: _scaling([column], self.params)
+            for name, column in statistics.columns.items()
+            if name in self.scaling and isinstance(column, NumberStatistics) and column.count
+        }
+        return replace(self, scaling={**self.scaling, **own})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: what is saved and sent."""
+        return {
+            "version": VERSION,
+            "schema": self.schema.to_dict(),
+            **self.params.plain(),
+            "scaling": {
+                name: {"fill": one.fill, "centre": one.centre, "scale": one.scale}
+                for name, one in self.scaling.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "preprocessing") -> Preprocessing:
+        """What `to_dict` gave; whatever is wrong with it is one line of error."""
+        try:
+            own = dict(values)
+            if own.pop("version") != VERSION:
+                raise ConfigError(f"{where}: of another version of this program")
+            schema = Schema.from_dict(own.pop("schema"), f"{where}: schema")
+            scaling = {
+                name: Scaling(**{key: float(value) for key, value in one.items()})
+                for name, one in own.pop("scaling").items()
+            }
+            params = PreprocessingParams(**own)
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {explain(error, PreprocessingParams)}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"{where}: not what this program saves ({type(error).__name__}: {error})"
+            ) from None
+        if set(scaling) != {column.name for column in schema.numbers}:
+            raise ConfigError(f"{where}: scaling and schema have other columns of numbers")
+        for name, one in scaling.items():
+            numbers = (one.fill, one.centre, one.scale, 1 / one.scale if one.scale else math.inf)
+            if not one.scale > 0 or not all(abs(number) <= LARGEST_NUMBER for number in numbers):
+                raise ConfigError(
+                    f"{where}: column '{name}' cannot be scaled by {one.scale:g} around {one.centre:g}"
+                )
+        return cls(schema, params, scaling)
+
+
+def fit_preprocessing(
+    schema: Schema, clients: Sequence[TableStatistics], params: PreprocessingParams
+) -> Preprocessing:
+    """The preprocessing of a federation, from what its clients say of their training rows; no row is seen."""
+    scaling = {}
+    for column in schema.numbers:
+        said = [client.columns.get(column.name) for client in clients]
+        scaling[column.name] = _scaling([one for one in said if isinstance(one, NumberStatistics)], params)
+    return Preprocessing(schema, params, scaling)
+
+
+def _scaling(clients: Sequence[NumberStatistics], params: PreprocessingParams) -> Scaling:
+    merged = merge_numbers(clients)
+    fill = {"median": merged.median, "mean": merged.centre, "zero": 0.0}[params.impute]
+    if params.scale == "none":
+        return Scaling(fill, 0.0, 1.0)
+    return Scaling(fill, merged.centre, merged.scale)
+
+
+def agree_on_columns(clients: Mapping[str, TableStatistics], label: Label) -> Schema:
+    """A schema out of what clients say of their tables, where nobody wrote one.
+
+    A column is used if two clients have it (one, if there are fewer than three): one client alone cannot add any. Its
+    type is what most say. Its levels are all that somebody has said; a cell with another one is none of them.
     """
-    fitting = split_units(table.units, seed)[0]
-    blocks, names = [], list(table.numeric)
-    if table.numeric:
-        blocks.append(_standardised(np.column_stack([*table.numeric.values()]).astype(float), fitting))
-    for column, words in table.categorical.items():
-        levels = np.unique(words[fitting])
-        blocks.append(words[:, None] == levels[None, :])
-        names += [f"{column}={level or 'missing'}" for level in levels]
-    features = torch.from_numpy(np.column_stack(blocks).astype(np.float32))
-    targets = torch.from_numpy(np.asarray(table.targets))
-    splits = split_samples(features, targets, table.units, seed, table.groups)
-    dataset = Dataset(name, task, class_names, *splits, feature_names=tuple(names), facts=table.facts)
-    return check_classes(dataset)
+    needed = 1 if len(clients) < 3 else 2
+    said: dict[str, list[NumberStatistics | CategoryStatistics]] = {}
+    for client in sorted(clients):
+        for name, column in clients[client].columns.items():
+            if column.count or column.missing < 1:  # a column without a value is as good as none
+                said.setdefault(name, []).append(column)
+    columns = [
+        _agreed_column(name, own, len(clients))
+        for name, own in said.items()
+        if len(own) >= needed and name != label.name
+    ]
+    if not columns:
+        raise DataError("the clients' tables have no column in common")
+    numbers_first = sorted(columns, key=lambda column: column.type != "number")
+    return Schema(columns=tuple(numbers_first), label=label)
 
 
-def _standardised(values: np.ndarray, fitting: np.ndarray) -> np.ndarray:
-    """(x − mean) / deviation with gaps filled by the median, all three of the rows to fit on.
-
-    A column that training rows never fill is all zeros, one that never varies is only centred.
-    """
-    known = ~np.isnan(values[fitting]).all(0)
-    medians = np.zeros(values.shape[1])
-    for column in np.flatnonzero(known):
-        cells = values[fitting, column]
-        medians[column] = np.median(cells[~np.isnan(cells)])
-    filled = np.where(np.isnan(values) | ~known, medians, values)
-    spread = filled[fitting].std(0)
-    # Rounding must not pass for variation: a constant column deviates by about its last bit.
-    noise = 10 * np.finfo(float).eps * np.maximum(1.0, np.abs(medians))
-    standardised: np.ndarray = (filled - filled[fitting].mean(0)) / np.where(spread > noise, spread, 1.0)
-    return standardised
+def _agreed_column(name: str, said: Sequence[NumberStatistics | CategoryStatistics], clients: int) -> Column:
+    words = [one for one in said if isinstance(one, CategoryStatistics)]
+    required = len(said) == clients
+    if 2 * len(words) < len(said):
+        return Column(name=name, required=required)
+    holders = Counter(level for one in words for level in one.levels)
+    most_common = sorted(holders, key=lambda level: (-holders[level], level))[:MOST_LEVELS]
+    gaps = not required or any(one.missing > 0 for one in said)
+    return Column(
+        name=name,
+        type="category",
+        levels=tuple(sorted(most_common)),
+        other=True,
+        required=required,
+        missing=gaps,
+    )

@@ -24,11 +24,14 @@ from wardround.datasets.base import (
 from wardround.datasets.images import mapped
 from wardround.datasets.mimic3.variables import VARIABLES
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
-from wardround.datasets.preprocessing import Table, tabular_dataset
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import built_in_schema, tabular_dataset
 
 STATISTICS = ("min", "max", "mean", "last")
 STATIC = ("age", "male")
 """Channels of a series that do not change with time."""
+LEVELS = {"gender": ("F", "M"), "admission_type": ("ELECTIVE", "EMERGENCY", "URGENT")}
+"""Of adults: newborns are another admission type."""
 
 
 @register("mimic3")
@@ -89,7 +92,8 @@ class Mimic3(PreparedSource):
             groups=stays["care_unit"].tolist(),
             facts=cache.facts,
         )
-        return tabular_dataset(self.name, self.task, names, table, seed)
+        schema = built_in_schema(list(table.numeric), LEVELS, "died in hospital", names)
+        return tabular_dataset(self.name, self.task, names, table, seed, schema)
 
     def _series(
         self, cache: Cache, stays: dict[str, np.ndarray], names: tuple[str, ...], seed: int

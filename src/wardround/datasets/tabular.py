@@ -1,0 +1,138 @@
+"""Tables as datasets: split by patient, and turned into model input once it is known who holds which row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from wardround.datasets.base import Dataset, RawTable, Split, Task, check_classes, split_units
+from wardround.datasets.preprocessing import (
+    Preprocessing,
+    PreprocessingParams,
+    agree_on_columns,
+    fit_preprocessing,
+)
+from wardround.datasets.schema import Column, Label, Schema
+from wardround.datasets.statistics import TableStatistics, describe_table
+from wardround.datasets.table import Table
+
+__all__ = ["built_in_schema", "prepare_for_clients", "preprocessed", "split_rows", "tabular_dataset"]
+
+
+def built_in_schema(
+    numbers: Sequence[str],
+    levels: Mapping[str, Sequence[str]],
+    label: str,
+    class_names: Sequence[str],
+    with_gaps: Collection[str] = (),
+) -> Schema:
+    """The schema of a dataset whose columns are known in advance; `with_gaps`: categories that may be empty."""
+    columns = [Column(name=name) for name in numbers]
+    columns += [
+        Column(name=name, type="category", levels=tuple(words), other=True, missing=name in with_gaps)
+        for name, words in levels.items()
+    ]
+    return Schema(columns=tuple(columns), label=Label(name=label, classes=tuple(class_names)))
+
+
+def split_rows(table: Table, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row numbers of train, validation and test, by patient."""
+    if not table.split_apart:
+        return split_units(table.units, seed)
+    groups, units = np.asarray(table.groups), np.asarray(table.units)
+    parts: list[list[np.ndarray]] = [[], [], []]
+    for group in dict.fromkeys(groups.tolist()):
+        own = np.flatnonzero(groups == group)
+        for part, rows in zip(parts, split_units(units[own], seed), strict=True):
+            part.append(own[rows])
+    train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
+    return train, validation, test
+
+
+def tabular_dataset(
+    name: str,
+    task: Task,
+    class_names: tuple[str, ...],
+    table: Table,
+    seed: int,
+    schema: Schema | None = None,
+    label: str = "label",
+) -> Dataset:
+    """A table as a dataset, preprocessed as if one client held all training rows (see `prepare_for_clients`).
+
+    Without a schema, columns and levels are those that the clients' statistics agree on.
+    """
+    parts = split_rows(table, seed)
+    targets = torch.from_numpy(np.asarray(table.targets))
+    nothing = torch.empty((len(table), 0), dtype=torch.float32)
+    groups = None if table.groups is None else np.asarray(table.groups, dtype=object)
+    train, validation, test = (
+        Split(nothing[rows], targets[rows], None if groups is None else tuple(groups[rows])) for rows in parts
+    )
+    own_label = Label(name=label, classes=class_names) if schema is None else schema.label
+    raw = RawTable(table, parts, own_label, schema)
+    dataset = Dataset(name, task, class_names, train, validation, test, facts=table.facts, raw=raw)
+    everything = np.arange(len(parts[0]))
+    return prepare_for_clients(check_classes(dataset), ["everybody"], [everything], PreprocessingParams())
+
+
+def preprocessed(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:
+    """The dataset with another preprocessing of its table."""
+    raw = dataset.raw
+    assert raw is not None  # only tables are preprocessed
+    features = torch.from_numpy(preprocessing.transform(raw.table))
+    train, validation, test = (
+        replace(split, inputs=features[rows])
+        for split, rows in zip((dataset.train, dataset.validation, dataset.test), raw.parts, strict=True)
+    )
+    return replace(
+        dataset,
+        train=train,
+        validation=validation,
+        test=test,
+        schema=preprocessing.schema,
+        preprocessing=preprocessing,
+        feature_names=preprocessing.feature_names,
+    )
+
+
+def prepare_for_clients(
+    dataset: Dataset,
+    clients: Sequence[str],
+    train_rows: Sequence[np.ndarray],
+    params: PreprocessingParams,
+    test_rows: Sequence[np.ndarray] = (),
+) -> Dataset:
+    """The dataset as a federation of these clients would preprocess it: from what each says of its training rows.
+
+    Args:
+        dataset: Of any kind; one that is no table is returned as it is.
+        clients: Their names.
+        train_rows: Each client's rows of the training split.
+        params: The configuration's `preprocessing:` section.
+        test_rows: Each client's rows of the test split, which `scale: local` scales as the client's own.
+    """
+    raw = dataset.raw
+    if raw is None:
+        return dataset
+    said: dict[str, TableStatistics] = {
+        client: describe_table(raw.table, raw.parts[0][rows], dataset.class_names, params.min_count)
+        for client, rows in zip(clients, train_rows, strict=True)
+    }
+    schema = raw.schema or agree_on_columns(said, raw.label)
+    preprocessing = fit_preprocessing(schema, list(said.values()), params)
+    prepared = preprocessed(dataset, preprocessing)
+    if params.scale == "local":
+        for number, client in enumerate(clients):
+            own = preprocessing.with_scale_of(said[client])
+            _rescale(prepared.train, raw.table, raw.parts[0], train_rows[number], own)
+            if number < len(test_rows):
+                _rescale(prepared.test, raw.table, raw.parts[2], test_rows[number], own)
+    return prepared
+
+
+def _rescale(split: Split, table: Table, part: np.ndarray, rows: np.ndarray, own: Preprocessing) -> None:
+    split.inputs[torch.from_numpy(rows)] = torch.from_numpy(own.transform(table.select(part[rows])))
