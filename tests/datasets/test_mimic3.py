@@ -336,8 +336,10 @@ def test_views(release):
     release.chart(1, 220045, 10.9, 110)
     release.features()
     tabular = datasets.create("mimic3").load(0)
-    assert tabular.input_shape == (1 + 4 * len(VARIABLES) + 2 + 1,)
-    assert tabular.feature_names[-3:] == ("gender=F", "gender=M", "admission_type=EMERGENCY")
+    assert tabular.input_shape == (1 + 4 * len(VARIABLES) + 2 + 3,)
+    types = ("ELECTIVE", "EMERGENCY", "URGENT")  # whatever the patients at hand came by
+    admitted = tuple(f"admission_type={name}" for name in types)
+    assert tabular.feature_names[-5:] == ("gender=F", "gender=M", *admitted)
     assert set(tabular.train.groups) == {"MICU", "SICU"}
     assert partition.create("natural", min_size=1).assign(tabular.train, tabular.test, 0).clients == (
         "MICU",
