@@ -14,7 +14,17 @@ from wardround import aggregators, attacks
 
 PACKAGE = Path(wardround.__file__).parent
 TESTS = Path(__file__).parent
-FOUNDATION = {"errors", "files", "metrics", "plugins", "randomness", "records", "registry", "threads"}
+FOUNDATION = {
+    "errors",
+    "files",
+    "metrics",
+    "plugins",
+    "progress",
+    "randomness",
+    "records",
+    "registry",
+    "threads",
+}
 LIBRARY = {"updates", "aggregators", "attacks", "datasets", "models", "training", "privacy"}
 MAY_IMPORT = {
     **{module: set() for module in FOUNDATION},
@@ -33,6 +43,7 @@ MAY_IMPORT = {
     "analysis": {"runs"},
     "report": {"analysis", "runs"},
     "live": {"analysis", "runs"},
+    "api": {"datasets", "models", "updates", "federation", "runs", "analysis", "protocols", "report"},
     "cli": {
         *LIBRARY,
         "federation",
@@ -43,6 +54,7 @@ MAY_IMPORT = {
         "analysis",
         "report",
         "live",
+        "api",
     },
 }
 """Every package or module beside what it may import; the foundation is open to all."""

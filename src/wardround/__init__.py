@@ -5,6 +5,8 @@
 >>> rule.aggregate(wardround.Updates([[1.0], [2.0], [3.0], [100.0]])).delta
 tensor([2.5000])
 
+`simulate` runs a whole federation in this process, on your own network and rows; `analyze` compares runs.
+
 Names are imported on first use, so that `import wardround` and `wardround --help` stay instant while
 torch takes its time only for those who compute.
 """
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from wardround import (
         aggregators,
         analysis,
+        api,
         attacks,
         datasets,
         errors,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
         runs,
         training,
     )
+    from wardround.api import analyze, simulate
     from wardround.errors import (
         ConfigError,
         ContractError,
@@ -66,6 +70,8 @@ __all__ = [
     "__version__",
     "aggregators",
     "analysis",
+    "analyze",
+    "api",
     "attacks",
     "datasets",
     "errors",
@@ -79,18 +85,26 @@ __all__ = [
     "records",
     "report",
     "runs",
+    "simulate",
     "training",
 ]
 
-_MODULES = {"Aggregation": "updates", "Layout": "updates", "RunFolder": "runs.folder", "Updates": "updates"}
-"""Where the classes among these names are defined, other than in `errors`."""
+_MODULES = {
+    "Aggregation": "updates",
+    "Layout": "updates",
+    "RunFolder": "runs.folder",
+    "Updates": "updates",
+    "analyze": "api",
+    "simulate": "api",
+}
+"""Where the classes and functions among these names are defined, other than in `errors`."""
 
 if not TYPE_CHECKING:  # a type checker sees the imports above, and so finds a misspelt name
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'wardround' has no attribute {name!r}")
-        if not name[0].isupper():
+        if not name[0].isupper() and name not in _MODULES:
             return importlib.import_module(f"wardround.{name}")
         return getattr(importlib.import_module(f"wardround.{_MODULES.get(name, 'errors')}"), name)
 

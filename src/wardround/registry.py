@@ -105,6 +105,8 @@ class Configurable(ABC):
     """
 
     name: ClassVar[str]
+    listed: ClassVar[bool] = True
+    """Is it among the names to choose from? Not where only a Python program has what it stands for."""
 
     class Params(Parameters):
         """No parameters."""
@@ -190,9 +192,9 @@ class Registry(Generic[Member]):
                 self._is_loading = False
 
     def available(self) -> list[str]:
-        """Every registered name, sorted."""
+        """Every registered name to choose from, sorted."""
         self._load()
-        return sorted(self._members)
+        return sorted(name for name, member in self._members.items() if member.listed)
 
     def get(self, name: str) -> type[Member]:
         """The class registered as `name`; an unknown name is an error that lists the known ones."""
@@ -201,7 +203,7 @@ class Registry(Generic[Member]):
             return self._members[name]
         except (KeyError, TypeError):
             raise ParameterError(
-                f"unknown {self.kind} {name!r}; {did_you_mean(str(name), self._members)}"
+                f"unknown {self.kind} {name!r}; {did_you_mean(str(name), self.available())}"
             ) from None
 
     def create(self, name: str, /, **params: Any) -> Member:

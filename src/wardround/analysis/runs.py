@@ -17,7 +17,7 @@ CLEAN = "clean"
 CHANCE = 0.5  # the AUROC of a random ranking
 # Parameters that are in the labels anyway, or that do not make two runs different experiments.
 IN_ATTACK_LABEL = {"name", "fraction", "start", "clients", "parts"}
-IN_SETTING_LABEL = {"dataset.name", "partition.name", "partition.alpha", "partition.clients"}
+IN_SETTING_LABEL = {"dataset.name", "partition.name", "partition.alpha", "partition.clients", "model.weights"}
 SETTING = (
     "dataset",
     "partition",

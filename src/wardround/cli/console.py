@@ -1,48 +1,18 @@
-"""Output on the terminal: tables and progress bars; plain lines where the output goes elsewhere."""
+"""Output on the terminal: tables and progress bars."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wardround.analysis.tables import Comparison
+from wardround.progress import Advance, progress
 
 __all__ = ["Advance", "comparison_table", "console", "progress"]
 
 console = Console(highlight=False)
-
-
-class Advance(Protocol):
-    """Updates the display: how much is done in total, and a note beside it."""
-
-    def __call__(self, done: int, note: str = "") -> None: ...
-
-
-@contextmanager
-def progress(title: str, total: int, every_seconds: float = 10.0) -> Iterator[Advance]:
-    """A bar with the time left on a terminal; a line every few seconds where the output goes elsewhere."""
-    if sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as bar:
-            task = bar.add_task(title, total=total, note="")
-            yield lambda done, note="": bar.update(task, completed=done, note=note)
-        return
-    last, shown = time.monotonic() - every_seconds, -1
-
-    def plain(done: int, note: str = "") -> None:
-        nonlocal last, shown
-        if done > shown and (time.monotonic() - last >= every_seconds or done >= total):
-            last, shown = time.monotonic(), done
-            print(f"{title}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
-
-    yield plain
 
 
 def comparison_table(lines: Sequence[Comparison], title: str) -> Table:

@@ -20,9 +20,9 @@ import yaml
 from wardround.errors import DataError
 from wardround.live.events import Event, audit_events, client_events, round_events, summary_events
 from wardround.live.lines import LONGEST_NAME, read_client, read_round, read_summary
-from wardround.live.reasons import Peers, columns_of, explain, number, reason_code, rule_reasons
 from wardround.live.tail import NewLines, Tail
 from wardround.records import ClientRecord, Summary, check_schema
+from wardround.runs.reasons import Peers, columns_of, explain, number, reason_code, rule_reasons
 
 __all__ = ["LONGEST_NAME", "MARKS", "Entry", "RunFeed", "RunLog"]
 
