@@ -146,7 +146,7 @@ def _client_records(number, byzantine, start, flags, weights, clients):
 @pytest.fixture
 def make_run(tmp_path):
     """Write a run folder by hand: every number in it is the test's own."""
-    from wardround.records import RoundRecord
+    from wardround.records import SCHEMA_VERSION, RoundRecord
     from wardround.runs.folder import RunFolder
     from wardround.runs.summary import summarize
 
@@ -165,7 +165,8 @@ def make_run(tmp_path):
             "partition": {"name": "dirichlet", "alpha": alpha, "clients": len(clients)},
             "model": {"name": "mlp"}, "training": {"lr": 0.001}, "aggregator": {"name": method},
             "attack": {"name": attack, "fraction": share, "start": start, "end": None}, "rounds": rounds, "seed": seed,
-            "record": {"clients": held, "class_names": ["a", "b"], "attack": {"byzantine": byzantine}},
+            "record": {"schema": SCHEMA_VERSION, "clients": held, "class_names": ["a", "b"],
+                       "attack": {"byzantine": byzantine}},
         }  # fmt: skip
         for key, value in more.items():
             section, _, name = key.partition("__")

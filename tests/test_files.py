@@ -48,7 +48,7 @@ def test_what_is_appended_is_on_disk(tmp_path, calls):
     append_text(tmp_path / "log", "one\n")
     append_text(tmp_path / "log", "zwölf\n")
     assert (tmp_path / "log").read_text(encoding="utf-8") == "one\nzwölf\n"
-    assert calls == ["fsync", "fsync"]
+    assert calls == ["fsync", "fsync", "fsync"], "the text, the new name, the text"
 
 
 def test_an_error_on_the_way_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -130,5 +130,5 @@ def test_a_half_written_line_is_left_out_and_a_broken_one_is_named(tmp_path):
     assert folder.rounds() == [ROUND]
     assert folder.clients() == list(CLIENTS)
     folder.rounds_path.write_text('{"round": 4, "sec\n')
-    with pytest.raises(DataError, match=r"rounds\.jsonl: holds a line that is not JSON"):
+    with pytest.raises(DataError, match=r"rounds\.jsonl: damaged, line 1 is not a record"):
         folder.rounds()

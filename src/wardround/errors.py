@@ -10,6 +10,11 @@
     ├── WorkerDied           a worker process ended in the middle of its work
     └── MissingExtra         an optional dependency is not installed; says what to install
 
+And what it warns of, which the command line prints on one line each:
+
+    WardroundWarning         something is not as one may think, and the work continues
+    └── RenamedWarning       a former name of a parameter (also a FutureWarning)
+
 The command line prints the message of any of these on one line and exits with code 2. Anything else is
 a defect of ours and keeps its traceback.
 """
@@ -30,8 +35,10 @@ __all__ = [
     "MissingExtra",
     "ParameterError",
     "PluginError",
+    "RenamedWarning",
     "TooFewClients",
     "WardroundError",
+    "WardroundWarning",
     "WorkerDied",
     "did_you_mean",
     "require",
@@ -99,6 +106,14 @@ class WorkerDied(WardroundError):
 
 class MissingExtra(WardroundError):
     """An optional dependency is not installed."""
+
+
+class WardroundWarning(UserWarning):
+    """Something is not as one may think, and the work continues."""
+
+
+class RenamedWarning(WardroundWarning, FutureWarning):
+    """A parameter was given by its former name, which stops working with the next release."""
 
 
 REGISTERING = Path(__file__).with_name("registry.py")

@@ -94,9 +94,12 @@ def make_private_folder(path: Path) -> None:
 
 def append_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Append to a file, which is made with `mode` where it is missing; the text is on the disk when this returns."""
+    is_new = not path.exists()
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(text.encode())
         sync(file)
+    if is_new:
+        _sync_folder(path.parent)
 
 
 def sync(file: BinaryIO) -> None:

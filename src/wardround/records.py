@@ -7,6 +7,7 @@ Schema versions (`record.schema` in config.yaml):
 * 1 (no version written): clients that were left out had a text `dropped`, which began with `quarantined:` for
   those in quarantine. Such folders are still read.
 * 2: `status` and `reason` per client; `left_out` per round.
+* 3: config.yaml, summary.json and checkpoint.pt carry hashes (see `runs/integrity.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
     "finite",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the files in a run folder. A reader of an older version reads what it knows; a newer version is refused."""
 
 Status = Literal["ok", "dropped", "absent", "quarantined"]

@@ -87,7 +87,7 @@ def test_a_rule_without_profiles_has_none_to_show(tmp_path):
 
 def test_a_rule_of_an_absent_plug_in_is_an_error_that_names_it(caac_run, tmp_path):
     folder = small_run(tmp_path, "caac")
-    text = folder.config_path.read_text().replace("name: caac", "name: their-own-rule")
-    folder.config_path.write_text(text)
+    config = folder.config()
+    folder.write_config({**config, "aggregator": {**config["aggregator"], "name": "their-own-rule"}})
     with pytest.raises(ConfigError, match="unknown aggregator 'their-own-rule'"):
         show(folder.path, "--reason", "audit")

@@ -145,7 +145,7 @@ def test_a_default_that_has_changed_is_not_mixed_with_the_old_one(tiny, tmp_path
     recorded = yaml.safe_load(folder.config_path.read_text())
     recorded["aggregator"]["gamma"] = 0.125  # the default of another version
     recorded["aggregator"]["dropped_since"] = 1
-    folder.config_path.write_text(yaml.safe_dump(recorded))
+    folder.write_config(recorded)
     match = rf"{folder.path}: was run with aggregator\.gamma = 0\.125.*; now it is .*: remove the folder"
     with pytest.raises(ConfigError, match=match) as caught:
         run(config, tmp_path)

@@ -29,8 +29,6 @@ def test_a_rule_that_is_not_installed_has_no_class_and_cannot_be_restored(tiny, 
     for section in ({"name": "not-installed"}, {}, "caac", None):
         assert rule_class({"aggregator": section}) is None
     folder = run(load_config({**tiny, "rounds": 1}), tmp_path)
-    folder.config_path.write_text(
-        folder.config_path.read_text().replace("name: fedavg", "name: not-installed")
-    )
+    folder.write_config({**folder.config(), "aggregator": {"name": "not-installed"}})
     with pytest.raises(ParameterError, match="unknown aggregator 'not-installed'"):
         restore_rule(folder)

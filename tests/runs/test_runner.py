@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_none_is_an_error_not_a_fresh_start(tiny, tmp_path)
     folder = tmp_path / config.run_name
     folder.mkdir()
     (folder / "checkpoint.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(WardroundError, match=r"checkpoint\.pt.*remove it to start anew"):
+    with pytest.raises(WardroundError, match=r"checkpoint\.pt: damaged.*remove the folder to start anew"):
         run(config, tmp_path)
 
 

@@ -153,8 +153,14 @@ class Run:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run at or below the given folders, once, labelled by the parameters in which they differ."""
+    """Every run at or below the given folders, once, labelled by the parameters in which they differ.
+
+    Raises:
+        DataError: A run folder is damaged or lacks rounds.
+    """
     folders = {folder.path.resolve(): folder for folder in find_runs(paths)}
+    for folder in folders.values():
+        folder.verify()
     runs = [Run(folder) for folder in folders.values()]
     for group in _grouped(runs, lambda run: run.config["aggregator"]["name"]):
         keys = _differing([run.config["aggregator"] for run in group], {"name"})

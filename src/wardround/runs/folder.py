@@ -1,29 +1,47 @@
 """A run's folder: what is in it, and how it stays whole when the process is killed at any moment.
 
-Lines are appended round by round; `checkpoint.pt` is replaced atomically after each finished round and is
-what counts: on resume, lines of rounds that the checkpoint does not know are cut off and done again.
+Lines are appended round by round, and are on the disk before `checkpoint.pt` is replaced, which happens atomically
+after each finished round. The checkpoint is what counts: on resume, lines of rounds that it does not know are cut off
+and done again, and lines that it knows must be there, unchanged. `integrity.py` has the hashes.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import yaml
 
-from wardround.errors import ConfigError, DataError, WardroundError
-from wardround.files import LockHeld, append_text, locked, make_private_folder, replace_file, replacing
-from wardround.records import ClientRecord, RoundRecord, Summary, check_schema
+import wardround
+from wardround.errors import ConfigError, DataError, WardroundError, WardroundWarning
+from wardround.files import LockHeld, append_text, locked, make_private_folder, replace_file
+from wardround.records import SCHEMA_VERSION, ClientRecord, RoundRecord, Summary, check_schema
+from wardround.runs.integrity import (
+    HASH,
+    SEALED_SINCE,
+    Extent,
+    Growing,
+    check_hash,
+    check_seal,
+    missing_rounds,
+    seal,
+    with_hash,
+)
 
 __all__ = ["TRACKERS", "RunFolder", "find_runs"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the compiled one is ten times as fast
 TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
+RECORD = "record"
+Record = TypeVar("Record", RoundRecord, ClientRecord)
+RUN_ANEW = "restore it from a copy, or remove the folder and run it anew"
 
 
 class RunFolder:
@@ -36,6 +54,7 @@ class RunFolder:
         self.clients_path = self.path / "clients.jsonl"
         self.summary_path = self.path / "summary.json"
         self.checkpoint_path = self.path / "checkpoint.pt"
+        self._growing: dict[str, Growing] = {}
 
     @contextmanager
     def locked(self, private: bool = False) -> Iterator[None]:
@@ -59,69 +78,206 @@ class RunFolder:
             yield
 
     def write_config(self, values: dict[str, Any]) -> None:
-        replace_file(self.config_path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+        """Write the configuration; where it has a record, this gets the hash of all values."""
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        if isinstance(values.get(RECORD), Mapping):
+            digest = seal(_unsealed(yaml.load(text, _Loader)))
+            values = {**values, RECORD: {**values[RECORD], HASH: digest}}
+            text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        replace_file(self.config_path, text.encode())
 
     def write_summary(self, summary: Summary) -> None:
-        replace_file(self.summary_path, (json.dumps(summary.plain(), indent=2) + "\n").encode())
+        """Write the summary, with what it was made of: how long the files of lines are, and their hashes."""
+        values = {**summary.plain(), "files": self._extents()}
+        values[HASH] = seal(values)
+        replace_file(self.summary_path, (json.dumps(values, indent=2) + "\n").encode())
 
     def append(self, record: RoundRecord) -> None:
         """Write one round: its clients' lines first, so that a round with a line of its own is complete."""
         clients = [client.line() for client in record.clients]
         for path, lines in ((self.clients_path, clients), (self.rounds_path, [record.line()])):
-            append_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            growing = self._growing_file(path)  # before anything is appended
+            append_text(path, text)
+            growing.add(text.encode())
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
-        with replacing(self.checkpoint_path) as temporary:
-            torch.save(state, temporary)
+        """Replace the checkpoint by this state; it says which version wrote it and which lines belong to it."""
+        archive = io.BytesIO()
+        written_by = {"schema": SCHEMA_VERSION, "wardround": wardround.__version__}
+        torch.save({**state, **written_by, "files": self._extents()}, archive)
+        replace_file(self.checkpoint_path, with_hash(archive.getvalue()))
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The state after the last finished round; None where no round is finished."""
-        if not self.checkpoint_path.exists():
-            return None
         try:
-            state: dict[str, Any] = torch.load(self.checkpoint_path, weights_only=True)
-        except Exception as error:
+            content = self.checkpoint_path.read_bytes()
+        except FileNotFoundError:
+            return None
+        whole = check_hash(content)
+        try:
+            if whole is False:
+                raise DataError("its bytes are not those of its hash")
+            state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+            if whole is None and int(state.get("schema", 1)) >= SEALED_SINCE:
+                raise DataError("its hash is missing")
+            number: int = state["round"]
+            assert number >= 1
+        except Exception as error:  # torch raises whatever the damage leads it into
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise WardroundError(
-                f"{self.checkpoint_path}: not a checkpoint of this program ({reason}); remove it to start anew"
+            raise DataError(
+                f"{self.checkpoint_path}: damaged, or not a checkpoint of this program ({reason}); "
+                "restore it from a copy, or remove the folder to start anew"
             ) from None
+        check_schema(state, self.checkpoint_path)
         return state
 
-    def cut_after(self, round: int) -> None:
-        """Forget the lines of rounds later than `round`, and of a line that was only half written."""
+    def resume(self, mix_versions: bool = False) -> dict[str, Any] | None:
+        """Prepare the folder for the rounds after the last finished one: check it, and cut off what came later.
+
+        Args:
+            mix_versions: Resume what another version of wardround has begun, with a warning; else that is refused.
+
+        Returns:
+            The state after the last finished round; None where there is none and the run begins.
+
+        Raises:
+            DataError: Something is damaged or missing.
+        """
+        state = self.read_checkpoint()
+        if self.config_path.exists():
+            self.config()  # one that is damaged must not be overwritten silently
+        elif state is not None:
+            raise DataError(f"{self.config_path}: missing; {RUN_ANEW}")
+        if state is None:
+            if self.rounds_path.exists() and self.rounds_path.read_bytes().count(b"\n") > 1:
+                raise DataError(f"{self.checkpoint_path}: missing, although rounds are finished; {RUN_ANEW}")
+        else:
+            self._check_version(state, mix_versions)
+        self.summary_path.unlink(missing_ok=True)  # it was about less than what follows
+        self._cut(state)
+        return state
+
+    def _check_version(self, state: Mapping[str, Any], mix_versions: bool) -> None:
+        record = self.config().get(RECORD) or {}
+        before, now = state.get("wardround", record.get("wardround")), wardround.__version__
+        if before not in (None, now):
+            begun = f"{self.path}: begun by wardround {before}, this is {now}"
+            if not mix_versions:
+                raise ConfigError(
+                    f"{begun}: a run of two versions is neither's result; resume it with wardround {before}, "
+                    "or give another --out to run it anew"
+                )
+            warnings.warn(f"{begun}: its later rounds are computed by another version", WardroundWarning, 2)
+        if _schema(state.get("schema", 1)) < SEALED_SINCE:
+            warnings.warn(
+                f"{self.checkpoint_path}: of an older schema, without a hash: it cannot be told whether it is "
+                "undamaged",
+                WardroundWarning,
+                2,
+            )
+
+    def _cut(self, state: Mapping[str, Any] | None) -> None:
+        """Forget the lines of rounds that the state does not know, and a line that was only half written."""
+        done = 0 if state is None else state["round"]
         for path in (self.rounds_path, self.clients_path):
-            if path.exists():
-                kept = [line for line in _read_lines(path) if line["round"] <= round]
-                replace_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            if state is not None and "files" in state:
+                kept = Extent.from_plain(state["files"][path.name]).check(path, RUN_ANEW)
+            else:  # of an older version, or none
+                lines = [line for line in _read_lines(path) if line["round"] <= done]
+                kept = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            if path.exists() and path.stat().st_size != len(kept):
+                replace_file(path, kept)
+            self._growing[path.name] = Growing().add(kept)
+        self._check_rounds(done)
+
+    def verify(self) -> None:
+        """Check that the folder holds what its run wrote, all of it and unchanged; raise DataError where it does not.
+
+        Folders of schema versions without hashes are checked for lines that are missing or cannot be read.
+        """
+        schema = _schema((self.config().get(RECORD) or {}).get("schema", 1))
+        values = self._summary_values()
+        if values is None:
+            self._verify_unfinished()
+            return
+        for path, older in (
+            (self.config_path, schema),
+            (self.summary_path, _schema(values.get("schema", 1))),
+        ):
+            if older < SEALED_SINCE <= max(schema, _schema(values.get("schema", 1))):
+                raise DataError(f"{path}: damaged, it lacks its schema version or its hash; {RUN_ANEW}")
+        for name, extent in (values.get("files") or {}).items():
+            Extent.from_plain(extent).check(self.path / name, RUN_ANEW, exact=True)
+        summary = Summary.from_plain(values)
+        self._check_rounds(summary.rounds if "files" in values or summary.finished else None)
+
+    def _verify_unfinished(self) -> None:
+        state = self.read_checkpoint()
+        for name, extent in ({} if state is None else state.get("files", {})).items():
+            Extent.from_plain(extent).check(self.path / name, RUN_ANEW)
+        self._check_rounds(None)
+
+    def _check_rounds(self, last: int | None) -> None:
+        if (problem := missing_rounds([record.round for record in self.rounds()], last)) is not None:
+            raise DataError(f"{self.rounds_path}: damaged, {problem}; {RUN_ANEW}")
+
+    def _growing_file(self, path: Path) -> Growing:
+        if path.name not in self._growing:
+            self._growing[path.name] = Growing().add(path.read_bytes() if path.exists() else b"")
+        return self._growing[path.name]
+
+    def _extents(self) -> dict[str, Any]:
+        return {
+            path.name: self._growing_file(path).extent.plain()
+            for path in (self.rounds_path, self.clients_path)
+        }
 
     def rounds(self) -> list[RoundRecord]:
         """The finished rounds, oldest first; their clients are in `clients()`."""
-        return [RoundRecord.from_line(line) for line in _read_lines(self.rounds_path)]
+        return _records(self.rounds_path, RoundRecord.from_line)
 
     def clients(self) -> list[ClientRecord]:
         """One record per client and round."""
-        return [ClientRecord.from_line(line) for line in _read_lines(self.clients_path)]
+        return _records(self.clients_path, ClientRecord.from_line)
 
     def summary(self) -> Summary | None:
         """The summary, None where the run has not come to an end."""
+        values = self._summary_values()
+        return None if values is None else Summary.from_plain(values)
+
+    def _summary_values(self) -> dict[str, Any] | None:
+        advice = "remove the file and run the same command again to have it written anew"
         try:
-            values = json.loads(self.summary_path.read_text())
+            values = json.loads(self.summary_path.read_text(encoding="utf-8"))
+            if not isinstance(values, dict) or "status" not in values:
+                raise ValueError("no summary")
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError):
+            raise DataError(
+                f"{self.summary_path}: damaged, not a summary that a run wrote; {advice}"
+            ) from None
         check_schema(values, self.summary_path)
-        return Summary.from_plain(values)
+        check_seal(values, values, self.summary_path, advice)
+        return values
 
     def config(self) -> dict[str, Any]:
         """The configuration with its record; a folder that a newer version wrote is refused."""
         try:
-            values: dict[str, Any] = yaml.load(self.config_path.read_text(), _Loader)
+            values = yaml.load(self.config_path.read_text(encoding="utf-8"), _Loader)
         except FileNotFoundError:
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml in it)") from None
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise ConfigError(f"{self.config_path}: not valid YAML, so not written by a run") from None
-        record = values.get("record") if isinstance(values, Mapping) else None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{self.config_path}: damaged, not keys and values; {RUN_ANEW}")
+        record = values.get(RECORD)
         if isinstance(record, Mapping):
             check_schema(record, self.config_path)
+            check_seal(_unsealed(values), record, self.config_path, RUN_ANEW)
+        elif record is not None:
+            raise ConfigError(f"{self.config_path}: damaged, its record is no mapping; {RUN_ANEW}")
         return values
 
 
@@ -130,14 +286,27 @@ def find_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such folder")
-        folders = sorted(
-            config.parent
-            for config in path.rglob("config.yaml")
-            if not TRACKERS & set(config.relative_to(path).parts)
-        )
+        folders = _parents(path, "config.yaml")
         if not folders:
             raise ConfigError(f"{path}: no run in it (a run folder has a config.yaml)")
-        yield from map(RunFolder, folders)
+        if headless := sorted(_parents(path, "rounds.jsonl") - folders):
+            raise DataError(f"{headless[0]}: a run without its config.yaml; {RUN_ANEW}")
+        yield from map(RunFolder, sorted(folders))
+
+
+def _parents(path: Path, name: str) -> set[Path]:
+    """The folders at or below `path` with a file of this name, but not those of trackers."""
+    return {file.parent for file in path.rglob(name) if not TRACKERS & set(file.relative_to(path).parts)}
+
+
+def _unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the hash in its record."""
+    record = {key: value for key, value in values[RECORD].items() if key != HASH}
+    return {**values, RECORD: record}
+
+
+def _schema(version: Any) -> int:
+    return version if isinstance(version, int) else 1
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
@@ -146,9 +315,34 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
     try:
         values: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")  # faster than line by line
-    except ValueError as error:
-        raise DataError(f"{path}: holds a line that is not JSON ({error})") from None
-    return values
+        if len(values) == len(lines) and all(_has_round(value) for value in values):
+            return values
+    except (ValueError, RecursionError):
+        pass
+    raise DataError(f"{path}: damaged, line {_first_bad_line(lines)} is not a record; {RUN_ANEW}")
+
+
+def _has_round(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("round"), int)
+
+
+def _first_bad_line(lines: Sequence[bytes]) -> int:
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return number
+        if not _has_round(value):
+            return number
+    return len(lines)
+
+
+def _records(path: Path, read: Callable[[dict[str, Any]], Record]) -> list[Record]:
+    lines = _read_lines(path)
+    try:
+        return [read(line) for line in lines]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: damaged, a line is not a record ({error!r}); {RUN_ANEW}") from None

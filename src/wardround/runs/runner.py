@@ -173,12 +173,11 @@ def run(
 
 
 def _resume(config: RunConfig, folder: RunFolder, federation: Federation, listen: Listener | None) -> None:
-    checkpoint = folder.read_checkpoint()
+    checkpoint = folder.resume()
     done = 0
     if checkpoint is not None:
         federation.load_state_dict(checkpoint["federation"])
         done = checkpoint["round"]
-    folder.cut_after(done)
     clients = len(federation.clients.describe().clients)
     per_round = federation.schedule.per_round(clients)
     assert federation.trainer is not None

@@ -82,10 +82,10 @@ def _resume(
     assignment: Assignment | None,
     listen: Listener | None,
 ) -> None:
-    checkpoint = folder.read_checkpoint()
+    # Hospitals that have trained for weeks are not to begin anew because the server was upgraded.
+    checkpoint = folder.resume(mix_versions=True)
     done = 0 if checkpoint is None else checkpoint["round"]
     audit = membership.audit
-    folder.cut_after(done)
     folder.write_config({**config.plain(), RECORD: versions()})  # now it is a run, if one without a round
 
     def log_end(status: str, reason: str | None) -> None:

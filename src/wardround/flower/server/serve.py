@@ -195,7 +195,7 @@ class Server:
         while outcome is None:
             time.sleep(TICK)
             processes.check()
-            if self._summary_time() != before or time.monotonic() - asked > OUTCOME_POLL_SECONDS:
+            if self._summary_time() not in (0.0, before) or time.monotonic() - asked > OUTCOME_POLL_SECONDS:
                 asked, outcome = time.monotonic(), control.outcome(run)
             for text in events.new_lines():
                 echo(text)
@@ -203,7 +203,7 @@ class Server:
                 if record.round > last_round:
                     echo(format_round(record, self.config.run.rounds))
                     last_round = record.round
-        summary = self.folder.summary() if self._summary_time() != before else None
+        summary = self.folder.summary() if self._summary_time() not in (0.0, before) else None
         if summary is None or outcome:
             reason = (summary.reason if summary else None) or outcome or "it left no summary"
             raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
