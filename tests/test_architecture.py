@@ -74,6 +74,7 @@ WHOLE_PACKAGE = {
     },
     "aggregators/caac_guard": {"whole_runs"},
     "aggregators/fedbnp": {"contract"},
+    "aggregators/preaggregation": {"contract"},
     "attacks": {"contract"},
     "flower": {"deployment", "encrypted", "malicious_server", "malicious_variants", "parity", "plugins"},
     "live": {"browser"},

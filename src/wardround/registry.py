@@ -212,11 +212,17 @@ class Registry(Generic[Member]):
 
     def validate(self, name: str, params: Mapping[str, Any]) -> Parameters:
         """The member's parameters with defaults filled in, without building the member."""
-        model = self.get(name).Params
+        return self._build(name, self.get(name).Params, params)
+
+    def _build(self, name: str, model: type[Parameters], params: Mapping[str, Any]) -> Parameters:
         try:
             return model(**params)
         except ValidationError as error:
             raise ParameterError(f"{self.kind} '{name}': {explain(error, model)}") from None
+
+    def keys(self, name: str) -> list[str]:
+        """The names of the member's parameters."""
+        return list(self.get(name).Params.model_fields)
 
     def describe(self, name: str) -> dict[str, Any]:
         """Parameter name → default, for listings and records."""

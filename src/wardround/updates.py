@@ -136,6 +136,12 @@ class Updates:
         """D, the length of an update."""
         return int(self.matrix.shape[1])
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the updates."""
+        dtype: torch.dtype = self.matrix.dtype
+        return dtype
+
     @cached_property
     def squared_norms(self) -> Tensor:
         """‖U_i‖² in float64, on the CPU: computed once (`drop_malformed` needs them anyway), shared by all who ask."""

@@ -17,11 +17,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import norm, weighted_sum
+from wardround.aggregators._math.kernels import norm
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
+from wardround.aggregators.preaggregation.rule_registry import RuleRegistry
 from wardround.errors import ContractError, ParameterError, TooFewClients
 from wardround.randomness import torch_generator
-from wardround.registry import Configurable, Parameters, Registry, source_of
+from wardround.registry import Configurable, Parameters, source_of
 from wardround.updates import Aggregation, Updates, drop_malformed
 
 __all__ = [
@@ -150,6 +151,8 @@ class Aggregator(Configurable, ABC):
     sum of the rows, so that someone else can form it: decides in which encrypted modes the rule can work."""
     is_robust: ClassVar[bool] = True
     """Does the rule defend against Byzantine clients at all? False for plain averages."""
+    remembers_clients: ClassVar[bool] = False
+    """Does the rule keep something of each client from round to round? Then rows have to belong to clients."""
     reasons: ClassVar[Mapping[int, str]] = {}
     """What the codes in the rule's column `why` mean, in words; 0 means that nothing was found."""
     practice_attacks: ClassVar[Mapping[str, tuple[str, Mapping[str, float]]]] = {}
@@ -262,7 +265,7 @@ class Aggregator(Configurable, ABC):
         if self.needs_practice_ground or shape in _WARM:
             return
         _WARM.add(shape)
-        twin = type(self)(self.params)
+        twin = self.fresh_copy()
         rows = torch.randn(clients, columns, generator=torch_generator("warm-up")).to(dtype)
         weights, loss = rows[0].clone(), {"loss": torch.ones(clients)}
         for round in (1, 2, 3, 4):
@@ -271,6 +274,14 @@ class Aggregator(Configurable, ABC):
             if round == 4:  # and so do rows whose squares do not fit float32
                 rows *= 1e18
             twin.aggregate(Updates(rows, metrics=loss), round, global_weights=weights, root_update=weights)
+
+    def fresh_copy(self) -> Aggregator:
+        """The same rule before its first round."""
+        return type(self)(self.params)
+
+    def assumed_byzantine(self, clients: int) -> int:
+        """How many Byzantine clients the rule counts on among so many: its f, or a fifth where it has none."""
+        return clients // 5
 
     def on_dropped(self, dropped: dict[str, str]) -> None:
         """Called before `combine`, for rules that remember clients: these sent something malformed."""
@@ -305,6 +316,9 @@ class ByzantineBound(Aggregator):
     def byzantine(self, clients: int) -> int:
         """f, as it takes effect with that many clients."""
         return clients // 5 if self.params.f is None else int(self.params.f)
+
+    def assumed_byzantine(self, clients: int) -> int:
+        return self.byzantine(clients)
 
     def minimum_clients(self, clients: int) -> int:
         return self.clients_per_byzantine * self.byzantine(clients) + self.clients_besides
@@ -362,7 +376,7 @@ class ScalarRule(Aggregator):
         if self.blur is not None:
             norms, cosines = self.blur(norms, cosines, context.round, tuple(updates.clients))
         result = self.weigh(updates, norms, cosines)
-        result.delta = weighted_sum(updates.matrix, self.coefficients(result))
+        result.delta = context.measurements.weighted_sum(self.coefficients(result))
         self.remember(result.delta)
         return result
 
@@ -376,7 +390,7 @@ class ScalarRule(Aggregator):
             self.last.copy_(delta)
 
 
-registry: Registry[Aggregator] = Registry("aggregator", "wardround.aggregators", base=Aggregator)
+registry = RuleRegistry("aggregator", "wardround.aggregators", base=Aggregator)
 register = registry.register
 
 

@@ -55,6 +55,7 @@ class Caac(ScalarRule):
     ([False, False, False, True], True)
     """
 
+    remembers_clients = True
     components: ClassVar[frozenset[str]] = frozenset({"mag", "dir", "temp"})
     federation_defaults: ClassVar[Mapping[str, Any]] = {"robust_bootstrap": True}
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import centred_gram, weighted_sum
+from wardround.aggregators._math.kernels import centred_gram
 from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, Parameters, register
 from wardround.updates import Aggregation, Updates
 
@@ -52,7 +52,7 @@ class CenteredClipping(Aggregator):
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         quantile = self.params.tau_quantile
         tau = self.params.tau if quantile is None else updates.norms.quantile(quantile).item()
-        start = updates.matrix.new_zeros(updates.dimension) if self.last is None else self.last
+        start = torch.zeros(updates.dimension, dtype=updates.dtype) if self.last is None else self.last
         geometry = centred_gram(updates, start) if self.last is None else context.measurements.geometry
         n = len(updates)
         steps = torch.zeros(n, dtype=torch.float64)  # v = start + Σ steps_i (U_i − start)
@@ -60,7 +60,7 @@ class CenteredClipping(Aggregator):
             distances = geometry.squared_distances_to(steps).sqrt()
             scale = torch.where(distances > tau, tau / distances, 1.0)
             steps = steps * (1 - scale.sum() / n) + scale / n
-        delta = weighted_sum(updates.matrix, steps).add_(start, alpha=1 - steps.sum().item())
+        delta = context.measurements.weighted_sum(steps).add_(start, alpha=1 - steps.sum().item())
         self.last = delta.clone()
         columns = {"clip_scale": scale, "tau": torch.full_like(scale, tau)}
         return Aggregation(delta, scores=geometry.squared_distances_to(steps).sqrt(), columns=columns)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators._math.copod import copod_scores
-from wardround.aggregators._math.kernels import CentredGram, weighted_sum
+from wardround.aggregators._math.kernels import CentredGram
 from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
@@ -42,7 +42,7 @@ class Dos(Aggregator):
         cosine = _cosine_distances(squared, context.measurements.geometry)
         scores = (_copod(squared.sqrt()) + _copod(cosine)) / 2
         weights = torch.softmax(-scores, 0)
-        return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=scores)
+        return Aggregation(context.measurements.weighted_sum(weights), weights=weights, scores=scores)
 
 
 def _cosine_distances(squared: Tensor, geometry: CentredGram) -> Tensor:

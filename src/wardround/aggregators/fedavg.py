@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, Parameters, Sees, register, sample_weights
 from wardround.updates import Aggregation, Updates
 
@@ -40,4 +39,4 @@ class FedAvg(Aggregator):
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = sample_weights(updates, self.params.sample_cap)
-        return Aggregation(weighted_sum(updates.matrix, weights), weights=weights)
+        return Aggregation(context.measurements.weighted_sum(weights), weights=weights)

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
 from wardround.errors import ParameterError
@@ -57,7 +56,7 @@ class FedMed(Aggregator):
         usable = torch.isfinite(loss) & (loss >= 0)
         if not bool(usable.any()):
             return Aggregation(
-                torch.zeros_like(updates.matrix[0]),
+                torch.zeros(updates.dimension, dtype=updates.dtype),
                 weights=torch.zeros_like(loss),
                 skipped="no client reported a training loss that is finite and not negative",
             )
@@ -65,7 +64,7 @@ class FedMed(Aggregator):
         low, high = self._bounds(quality[usable])
         clipped = torch.where(usable, quality.clamp(low, high), 0.0)
         weights = clipped / clipped.sum()
-        delta = weighted_sum(updates.matrix, weights)
+        delta = context.measurements.weighted_sum(weights)
         return Aggregation(delta, weights=weights, columns={"quality": quality, "clipped_quality": clipped})
 
     def _bounds(self, quality: Tensor) -> tuple[float, float]:

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, MeasurementPlan, register
 from wardround.errors import ParameterError
 from wardround.updates import Aggregation, Updates
@@ -48,7 +47,7 @@ class FlTrust(Aggregator):
         trust = cosines.clamp(min=0) * (scale > 0)
         total = trust.sum()
         weights = trust / total if total > 0 else torch.zeros_like(trust)
-        delta = weighted_sum(updates.matrix, weights * scale)
+        delta = context.measurements.weighted_sum(weights * scale)
         columns = {"cosine": cosines, "clip_scale": scale}
         return Aggregation(delta, weights=weights, scores=1 - cosines, flags=trust == 0, columns=columns)
 
@@ -81,7 +80,7 @@ def scale_to(length: float, norms: Tensor) -> Tensor:
 def skipped_without_root(updates: Updates) -> Aggregation:
     """The round is skipped: the server has nothing to trust in."""
     return Aggregation(
-        torch.zeros_like(updates.matrix[0]),
+        torch.zeros(updates.dimension, dtype=updates.dtype),
         weights=torch.zeros(len(updates), dtype=torch.float64),
         skipped="the server's own root update is not finite",
     )

@@ -37,4 +37,4 @@ class Krum(ByzantineBound):
         chosen = krum_order(squared, f)[0]
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[chosen] = 1
-        return Aggregation(updates.matrix[chosen].clone(), weights=weights, scores=krum_scores(squared, f))
+        return Aggregation(context.measurements.row(chosen), weights=weights, scores=krum_scores(squared, f))

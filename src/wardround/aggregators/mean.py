@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import Aggregator, Context, register
 from wardround.updates import Aggregation, Updates
 
@@ -28,4 +27,4 @@ class Mean(Aggregator):
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
-        return Aggregation(weighted_sum(updates.matrix, weights), weights=weights)
+        return Aggregation(context.measurements.weighted_sum(weights), weights=weights)

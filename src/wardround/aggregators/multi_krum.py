@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators._math.neighbours import krum_order, krum_scores
 from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
@@ -60,5 +59,5 @@ class MultiKrum(ByzantineBound):
         squared = context.measurements.squared_distances
         weights = torch.zeros(len(updates), dtype=torch.float64)
         weights[krum_order(squared, f)[:m]] = 1 / m
-        delta = weighted_sum(updates.matrix, weights)
+        delta = context.measurements.weighted_sum(weights)
         return Aggregation(delta, weights=weights, scores=krum_scores(squared, f))

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from wardround.aggregators._math.kernels import weighted_sum
 from wardround.aggregators.base import (
     Aggregator,
     Context,
@@ -65,7 +64,7 @@ class Rfa(Aggregator):
             self._weiszfeld(geometry.gram.numpy(), shares.numpy(), updates.squared_norms.numpy())
         )
         distances = geometry.squared_distances_to(weights).sqrt()
-        return Aggregation(weighted_sum(updates.matrix, weights), weights=weights, scores=distances)
+        return Aggregation(context.measurements.weighted_sum(weights), weights=weights, scores=distances)
 
     def _weiszfeld(self, gram: Vector, shares: Vector, squared_norms: Vector) -> Vector:
         """The coefficients of z, which are never negative and sum to 1. (numpy: its small steps are cheap.)"""

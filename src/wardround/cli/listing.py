@@ -28,6 +28,7 @@ class Kind(StrEnum):
     DATASETS = "datasets"
     MODELS = "models"
     PARTITIONS = "partitions"
+    PREAGGREGATIONS = "preaggregations"
     PRESETS = "presets"
     SCENARIOS = "scenarios"
 
@@ -54,6 +55,7 @@ def list_members(
 def listing(kind: str) -> list[dict[str, Any]]:
     """All members of a kind: name, one line of explanation, parameters with defaults, and what is particular to it."""
     from wardround import aggregators, attacks, datasets, models
+    from wardround.aggregators import preaggregation
     from wardround.datasets import partition
     from wardround.experiments import presets
 
@@ -66,6 +68,7 @@ def listing(kind: str) -> list[dict[str, Any]]:
         "datasets": datasets.registry,
         "models": models.registry,
         "partitions": partition.registry,
+        "preaggregations": preaggregation.registry,
     }
     registry = registries[kind]
     return [_member(registry, name) for name in registry.available()]

@@ -67,7 +67,7 @@ SECTIONS: dict[str, tuple[Registry[Any], type[Parameters] | None]] = {
 
 def _known_keys(section: str, member: str) -> list[str]:
     registry, beside = SECTIONS[section]
-    return [*registry.get(member).Params.model_fields, *(beside.model_fields if beside else ())]
+    return [*registry.keys(member), *(beside.model_fields if beside else ())]
 
 
 def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class RunConfig(Parameters):
     @model_validator(mode="after")
     def _rule_can_work_in_this_mode(self) -> RunConfig:
         rules = [aggregators.registry.get(name) for name in aggregators.available()]
-        problem = self.privacy.why_not(aggregators.registry.get(self.aggregator["name"]), rules)
+        problem = self.privacy.why_not(aggregators.registry.class_of(*self.section("aggregator")), rules)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -307,7 +307,7 @@ def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> 
     """
     geometry = geometry or centred_gram(updates)
     squared = geometry.between
-    pairs = geometry.closer_than(CLOSE[updates.matrix.dtype]).triu(1).nonzero()
+    pairs = geometry.closer_than(CLOSE[updates.dtype]).triu(1).nonzero()
     if len(pairs):
         i, j = pairs.T
         squared[i, j] = squared[j, i] = _pair_distances(updates.matrix, pairs)

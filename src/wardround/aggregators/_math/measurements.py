@@ -17,6 +17,7 @@ from wardround.aggregators._math.kernels import (
     norms_and_gram,
     squared_distances,
     squared_norms,
+    weighted_sum,
 )
 from wardround.aggregators._math.order_statistics import mean_of_middle, norms_and_middle
 from wardround.updates import Updates
@@ -36,6 +37,8 @@ class MeasurementPlan:
     """D values: take the inner products about this point instead."""
     anchor: Tensor | None = None
     """D values: also project the rows on this vector plus the centre."""
+    on_centre: bool = False
+    """Also project the rows on the centre: an anchor of zeros."""
     trim: int | None = None
     """Measure per coordinate the mean without so many values at each end."""
 
@@ -72,7 +75,7 @@ class Measurements:
         if any(vector is not None and vector.shape != width for vector in vectors):
             return squared_norms(matrix)  # asking for the measurement then says what does not fit
         if plan.gram:
-            squared, self._geometry = norms_and_gram(matrix, plan.centre, plan.anchor)
+            squared, self._geometry = norms_and_gram(matrix, plan.centre, self._anchor(matrix))
         elif plan.dots_with is not None:
             squared, dots, own = norms_and_dots(matrix, plan.dots_with)
             self._dots = dots, own
@@ -117,7 +120,8 @@ class Measurements:
     def geometry(self) -> CentredGram:
         """All inner products of the rows, about the planned centre."""
         if self._geometry is None:
-            geometry = norms_and_gram(self.updates.matrix, self.plan.centre, self.plan.anchor)[1]
+            rows = self.updates.matrix
+            geometry = norms_and_gram(rows, self.plan.centre, self._anchor(rows))[1]
             if geometry is None:
                 raise ValueError("rows that are not finite have no distances: call drop_malformed first")
             self._geometry = geometry
@@ -133,6 +137,18 @@ class Measurements:
         if self._middle is None or self._middle[0] != dropped:
             self._middle = dropped, mean_of_middle(self.updates.matrix, dropped)
         return self._middle[1]
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """D values Σ_i weight_i · U_i, of N weights."""
+        return weighted_sum(self.updates.matrix, weights)
+
+    def row(self, place: int) -> Tensor:
+        """A copy of one row, D values."""
+        row: Tensor = self.updates.matrix[place].clone()
+        return row
+
+    def _anchor(self, matrix: Tensor) -> Tensor | None:
+        return matrix.new_zeros(matrix.shape[1]) if self.plan.on_centre else self.plan.anchor
 
     def _forget(self, matrix: Tensor) -> None:
         self._matrix, self._dots, self._geometry, self._middle = matrix, None, None, None

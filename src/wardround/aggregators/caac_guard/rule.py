@@ -114,6 +114,7 @@ class CaacGuard(Aggregator):
     ([True, True, True, False, False, False, False, False], [1, 4, 4, 0, 0, 0, 0, 0])
     """
 
+    remembers_clients = True
     reasons: ClassVar[Mapping[int, str]] = {
         1: "norm far above that of clients of its size",
         2: "norm far above its own past",

@@ -23,6 +23,7 @@ class TrustWeighted(Aggregator):
 
     needs_global_weights = True
     needs_practice_ground = True
+    remembers_clients = True
     practice_attacks = PRACTICE_ATTACKS
     uses_attention = True
 
@@ -50,13 +51,13 @@ class TrustWeighted(Aggregator):
         opinion = self.detector.examine(updates, context.round, global_weights, reference, practice_ground)
         if opinion is None:
             return Aggregation(
-                torch.zeros_like(updates.matrix[0]),
+                torch.zeros(updates.dimension, dtype=updates.dtype),
                 weights=torch.zeros(len(updates), dtype=torch.float64),
                 skipped="the server's own training is not finite: there is nothing to practise on",
             )
         trust, verdict = self.opinions(opinion)
         weights = shares(trust)
-        delta = weighted_sum(updates.matrix, weights)
+        delta = context.measurements.weighted_sum(weights)
         if local is not None:
             delta[local] = 0
         columns = dict(zip(FEATURES, opinion.features.T, strict=True))
