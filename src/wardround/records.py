@@ -28,6 +28,7 @@ __all__ = [
     "Summary",
     "check_schema",
     "finite",
+    "pipeline_name",
 ]
 
 SCHEMA_VERSION = 3
@@ -247,3 +248,12 @@ def _left_out_v1(dropped: str) -> LeftOut:
     if dropped.startswith(_QUARANTINED_V1):
         return LeftOut("quarantined", dropped.removeprefix(_QUARANTINED_V1))
     return LeftOut("dropped", dropped)
+
+
+def pipeline_name(section: Mapping[str, Any]) -> str:
+    """The rule of a section `aggregator` behind its pre-aggregations, by name.
+
+    >>> pipeline_name({"name": "median", "pre": [{"name": "arc"}, {"name": "nnm"}]})
+    'arc + nnm + median'
+    """
+    return " + ".join([*(step["name"] for step in section.get("pre", ())), section["name"]])

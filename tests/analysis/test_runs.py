@@ -14,6 +14,19 @@ def test_parameters_that_differ_stand_in_the_label(make_run):
     }
 
 
+def test_pre_aggregations_stand_before_the_rule(make_run):
+    make_run("median")
+    make_run("median", aggregator__pre=[{"name": "arc", "f": 2}, {"name": "nnm", "f": 2}])
+    make_run("median", aggregator__pre=[{"name": "nnm", "f": 2}])
+    make_run("median", aggregator__pre=[{"name": "nnm", "f": 4}])
+    assert {run.method for run in load_runs([make_run.root])} == {
+        "median",
+        "arc + nnm + median",
+        "nnm + median (nnm f 2)",
+        "nnm + median (nnm f 4)",
+    }
+
+
 def test_settings_that_differ_are_not_averaged(make_run):
     make_run(rounds=10)
     make_run(rounds=20)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wardround.records import ClientRecord, RoundRecord, Summary
+from wardround.records import ClientRecord, RoundRecord, Summary, pipeline_name
 from wardround.runs.folder import RunFolder, find_runs
 
 __all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
@@ -69,7 +69,9 @@ class Run:
     @property
     def method(self) -> str:
         """The rule's name, with the parameters in which runs of the same rule differ."""
-        return self._named(self.config["aggregator"]["name"], "aggregator", self.method_keys)
+        return _with_parameters(
+            pipeline_name(self.config["aggregator"]), _parameters(self.config["aggregator"]), self.method_keys
+        )
 
     @property
     def attack(self) -> str:
@@ -141,9 +143,7 @@ class Run:
         return sum(1 for record in self.rounds if record.metrics and record.metrics.get("auroc") is None)
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
-        values = self.config[section]
-        parameters = [f"{key} {_word(values.get(key))}" for key in keys if key in values]
-        return f"{name} ({', '.join(parameters)})" if parameters else name
+        return _with_parameters(name, self.config[section], keys)
 
     def _value(self, key: str) -> Any:
         value: Any = self.config
@@ -162,8 +162,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     for folder in folders.values():
         folder.verify()
     runs = [Run(folder) for folder in folders.values()]
-    for group in _grouped(runs, lambda run: run.config["aggregator"]["name"]):
-        keys = _differing([run.config["aggregator"] for run in group], {"name"})
+    for group in _grouped(runs, lambda run: pipeline_name(run.config["aggregator"])):
+        keys = _differing([_parameters(run.config["aggregator"]) for run in group], {"name"})
         for run in group:
             run.method_keys = keys
     for group in _grouped(runs, lambda run: run.config["attack"]["name"]):
@@ -195,6 +195,19 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def _with_parameters(name: str, values: Mapping[str, Any], keys: Iterable[str]) -> str:
+    parameters = [f"{key} {_word(values.get(key))}" for key in keys if key in values]
+    return f"{name} ({', '.join(parameters)})" if parameters else name
+
+
+def _parameters(aggregator: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a rule, those of its pre-aggregations under their names (`nnm f`)."""
+    own = {key: value for key, value in aggregator.items() if key != "pre"}
+    for step in aggregator.get("pre", ()):
+        own |= {f"{step['name']} {key}": value for key, value in step.items() if key != "name"}
+    return own
 
 
 def _word(value: Any) -> str:

@@ -19,7 +19,7 @@ SKIPPED = {"mlflow-artefacts", "wandb"}  # folders in which trackers keep copies
 POLL = 0.4  # seconds between two polls of unfinished runs
 SEARCH = 2.0  # seconds between two searches for new runs, and between two polls of runs that have ended
 ENDED = ("finished", "failed", "stopped")
-IN_LABEL = {"aggregator.name", "attack.name", "attack.fraction", "seed", "name"}
+IN_LABEL = {"aggregator.name", "aggregator.pre", "attack.name", "attack.fraction", "seed", "name"}
 
 
 class Feed:
@@ -173,7 +173,8 @@ def _compared_with(config: dict[str, Any], key: str) -> Any:
 def _label(values: dict[str, Any], differing: Sequence[str], federation: bool) -> str:
     if not values:
         return ""
-    parts = [str(values.get("aggregator.name", ""))]
+    before = [str(step.get("name")) for step in values.get("aggregator.pre", ())]
+    parts = [" + ".join([*before, str(values.get("aggregator.name", ""))])]
     attack = values.get("attack.name")
     if attack and attack != "none":
         share = values.get("attack.fraction")

@@ -21,7 +21,7 @@ from wardround.errors import DataError
 from wardround.live.events import Event, audit_events, client_events, round_events, summary_events
 from wardround.live.lines import LONGEST_NAME, read_client, read_round, read_summary
 from wardround.live.tail import NewLines, Tail
-from wardround.records import ClientRecord, Summary, check_schema
+from wardround.records import ClientRecord, Summary, check_schema, pipeline_name
 from wardround.runs.reasons import Peers, columns_of, explain, number, reason_code, rule_reasons
 
 __all__ = ["LONGEST_NAME", "MARKS", "Entry", "RunFeed", "RunLog"]
@@ -313,7 +313,7 @@ class RunFeed:
             "id": self.id,
             "name": self.name,
             "label": self.label,
-            "rule": _mapping(self.config.get("aggregator")).get("name"),
+            "rule": _rule_name(self.config),
             "attack": section.get("name", "none"),
             "onset": section.get("start") if attack.get("byzantine") else None,
             "attackers": attack.get("byzantine") or [],
@@ -377,3 +377,9 @@ def _row(place: int, record: ClientRecord, last: int, mark: str, reason: str, co
         "columns": columns,
     }
     return json.dumps(row, separators=(",", ":"))
+
+
+def _rule_name(config: Mapping[str, Any]) -> str | None:
+    """The rule with its pre-aggregations; None where the configuration is not there yet."""
+    section = _mapping(config.get("aggregator"))
+    return pipeline_name(section) if "name" in section else None

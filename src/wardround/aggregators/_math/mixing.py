@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wardround.aggregators._math.columns import column_ranges
