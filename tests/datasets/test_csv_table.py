@@ -160,6 +160,8 @@ def test_bad_input(tmp_path, columns, params, error, says):
         load(write(tmp_path / "t.csv", **columns), **params)
 
 
-def test_required_options_are_named():
-    with pytest.raises(ConfigError, match="'file' is required; 'label' is required"):
+def test_required_options_are_named(tmp_path):
+    with pytest.raises(ConfigError, match="give file .one table. or files"):
         datasets.create("csv")
+    with pytest.raises(ConfigError, match="'label' .or a schema. is required"):
+        datasets.create("csv", file=write(tmp_path / "t.csv")).load(0)

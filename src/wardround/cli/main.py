@@ -20,6 +20,7 @@ from wardround.cli import (
     privacy,
     profiles,
     redteam,
+    schema,
     watch,
 )
 from wardround.errors import WardroundError
@@ -33,7 +34,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (experiments, analysis, listing, data, redteam, watch, flower, hospital, privacy, profiles):
+for group in (
+    experiments,
+    analysis,
+    listing,
+    data,
+    schema,
+    redteam,
+    watch,
+    flower,
+    hospital,
+    privacy,
+    profiles,
+):
     group.mount(app)
 
 STOPPED = 130  # what shells expect after Ctrl-C

@@ -181,6 +181,12 @@ class DatasetSource(Configurable):
     def load(self, seed: int) -> Dataset:
         """The dataset split 70/10/20 by patient (or lesion, or subject) with this seed."""
 
+    def load_as(self, schema: Schema, seed: int) -> Dataset:
+        """The dataset in the columns, levels and classes of a schema, some of which may not occur in it."""
+        from wardround.datasets.tabular import conformed_dataset
+
+        return conformed_dataset(self.load(seed), schema, seed)
+
 
 registry: Registry[DatasetSource] = Registry("dataset", "wardround.datasets", base=DatasetSource)
 register = registry.register

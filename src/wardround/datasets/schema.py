@@ -57,13 +57,13 @@ class Column(Parameters):
     levels: tuple[str, ...] = Field((), max_length=MOST_LEVELS)
     """The words of a category, in the order of their features."""
     other: bool = False
-    """May a cell hold another level? It is then none of those that are listed."""
+    """May a cell hold something else, or nothing? It is then none of the levels that are listed."""
     range: tuple[float | None, float | None] | None = None
     """Least and largest number that is allowed; null: no limit."""
     required: bool = True
     """Must every hospital have the column? One that lacks it has no value there."""
     missing: bool = True
-    """May a cell be empty? A category has a feature of its own for that."""
+    """May a cell be empty? A category has a feature of its own for that; a number is imputed."""
     missing_values: tuple[str, ...] = Field((), max_length=MOST_LEVELS)
     """Further cells that mean "no value": a cholesterol of 0, -9."""
 
@@ -258,6 +258,13 @@ class Schema(Parameters):
             line = f" in line {mark.line + 1}" if mark else ""
             raise ConfigError(f"{path}: not valid YAML{line}: {getattr(error, 'problem', error)}") from None
         return cls.from_dict(values, str(path))
+
+    @classmethod
+    def infer(cls, *files: Path, label: str, **options: Any) -> Schema:
+        """A first schema out of tables, for people to edit (see `schema_inference.infer_schema`)."""
+        from wardround.datasets.schema_inference import infer_schema
+
+        return infer_schema(files, label, **options).schema
 
     def dump(self) -> str:
         """The text of `schema.yaml`, one line per column."""

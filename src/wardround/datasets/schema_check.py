@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wardround.datasets.csv_files import MISSING
+from wardround.datasets.dates import AmbiguousDates, days_of
 from wardround.datasets.schema import Column, Label, Schema, canonical
 from wardround.errors import DataError, did_you_mean
 
@@ -141,6 +142,7 @@ class _Collector:
 def _numbers(words: list[str], column: Column, problems: list[Problem], given: bool) -> np.ndarray:
     least, largest = column.range or (None, None)
     values = np.full(len(words), np.nan)
+    words = _dates_as_days(words)
     wrong = _Collector(column.name, _expected(column))
     for row, word in enumerate(words):
         if not word:
@@ -158,6 +160,28 @@ def _numbers(words: list[str], column: Column, problems: list[Problem], given: b
             values[row] = value
     wrong.report(problems)
     return values
+
+
+def _dates_as_days(words: list[str]) -> list[str]:
+    """A column of dates as days since 1970; any other column as it is."""
+    if all(_is_number(word) for word in words if word):
+        return words
+    try:
+        days = days_of([word for word in words if word])
+    except AmbiguousDates:
+        return words
+    if days is None:
+        return words
+    left = iter(days)
+    return [repr(next(left)) if word else "" for word in words]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _levels(words: list[str], column: Column, problems: list[Problem], given: bool) -> np.ndarray:
@@ -178,7 +202,7 @@ def _levels(words: list[str], column: Column, problems: list[Problem], given: bo
 
 
 def _check_gap(column: Column, wrong: _Collector, row: int, given: bool) -> None:
-    if given and not column.missing:
+    if given and not column.missing and not column.other:
         wrong.add("", row)
 
 

@@ -16,10 +16,19 @@ from wardround.datasets.preprocessing import (
     fit_preprocessing,
 )
 from wardround.datasets.schema import Column, Label, Schema
+from wardround.datasets.schema_check import conform
 from wardround.datasets.statistics import TableStatistics, describe_table
 from wardround.datasets.table import Table
+from wardround.errors import DataError
 
-__all__ = ["built_in_schema", "prepare_for_clients", "preprocessed", "split_rows", "tabular_dataset"]
+__all__ = [
+    "built_in_schema",
+    "conformed_dataset",
+    "prepare_for_clients",
+    "preprocessed",
+    "split_rows",
+    "tabular_dataset",
+]
 
 
 def built_in_schema(
@@ -42,11 +51,13 @@ def split_rows(table: Table, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     """Row numbers of train, validation and test, by patient."""
     if not table.split_apart:
         return split_units(table.units, seed)
-    groups, units = np.asarray(table.groups), np.asarray(table.units)
+    groups = np.asarray(table.groups)
     parts: list[list[np.ndarray]] = [[], [], []]
     for group in dict.fromkeys(groups.tolist()):
         own = np.flatnonzero(groups == group)
-        for part, rows in zip(parts, split_units(units[own], seed), strict=True):
+        for part, rows in zip(
+            parts, split_units([table.units[row] for row in own.tolist()], seed), strict=True
+        ):
             part.append(own[rows])
     train, validation, test = (np.sort(np.concatenate(part)) for part in parts)
     return train, validation, test
@@ -60,10 +71,12 @@ def tabular_dataset(
     seed: int,
     schema: Schema | None = None,
     label: str = "label",
+    check: bool = True,
 ) -> Dataset:
     """A table as a dataset, preprocessed as if one client held all training rows (see `prepare_for_clients`).
 
-    Without a schema, columns and levels are those that the clients' statistics agree on.
+    Without a schema, columns and levels are those that the clients' statistics agree on. `check`: every class must
+    occur in training.
     """
     parts = split_rows(table, seed)
     targets = torch.from_numpy(np.asarray(table.targets))
@@ -76,7 +89,29 @@ def tabular_dataset(
     raw = RawTable(table, parts, own_label, schema)
     dataset = Dataset(name, task, class_names, train, validation, test, facts=table.facts, raw=raw)
     everything = np.arange(len(parts[0]))
-    return prepare_for_clients(check_classes(dataset), ["everybody"], [everything], PreprocessingParams())
+    if check:
+        check_classes(dataset)
+    return prepare_for_clients(dataset, ["everybody"], [everything], PreprocessingParams())
+
+
+def conformed_dataset(dataset: Dataset, schema: Schema, seed: int) -> Dataset:
+    """A table dataset in the columns, levels and classes of a schema; what does not fit is a `SchemaMismatch`."""
+    raw = dataset.raw
+    if raw is None:
+        raise DataError(f"dataset '{dataset.name}' is no table: a schema is for tables")
+    words = np.array(dataset.class_names, dtype=object)[np.asarray(raw.table.targets)]
+    columns = {**raw.table.numeric, **raw.table.categorical, raw.label.name: words}
+    conformed = conform(columns, schema, f"dataset '{dataset.name}'")
+    assert conformed.targets is not None
+    table = replace(
+        raw.table,
+        numeric=conformed.numeric,
+        categorical=conformed.categorical,
+        targets=conformed.targets,
+    )
+    classes = schema.label.classes
+    task = Task.BINARY if len(classes) == 2 else Task.MULTICLASS
+    return tabular_dataset(dataset.name, task, classes, table, seed, schema, check=False)
 
 
 def preprocessed(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from wardround import aggregators, attacks, datasets, models, plugins
 from wardround.datasets import partition
+from wardround.datasets.preprocessing import PreprocessingParams
 from wardround.errors import ConfigError, ParameterError, PluginError, did_you_mean
 from wardround.plugins import Plugin
 from wardround.privacy.params import PrivacyParams
@@ -99,6 +100,8 @@ class RunConfig(Parameters):
     plugins: tuple[Plugin, ...] = ()
     """Files and modules with members of the user's own. Before the sections, which may name such members."""
     dataset: dict[str, Any] = {"name": "icu"}
+    preprocessing: PreprocessingParams = PreprocessingParams()
+    """Of tables: how their columns become model input."""
     partition: dict[str, Any] = {"name": "dirichlet"}
     model: dict[str, Any] = {"name": "mlp"}
     training: TrainingParams = TrainingParams()

@@ -15,8 +15,11 @@ import torch
 
 import wardround
 from wardround import aggregators, attacks, datasets, plugins
-from wardround.datasets import Dataset, partition
+from wardround.datasets import Dataset
+from wardround.datasets import partition as partitions
 from wardround.datasets.partition import Assignment
+from wardround.datasets.preprocessing import PreprocessingParams
+from wardround.datasets.tabular import prepare_for_clients
 from wardround.errors import require
 from wardround.federation.loop import Federation
 from wardround.federation.model_factory import build_model, build_trainer
@@ -93,11 +96,22 @@ def _sum_masked(privacy: PrivacyParams) -> SumMasked | None:
 
 
 def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
-    """The run's dataset, and who holds what of it."""
-    dataset = load_dataset(config)
-    name, params = config.section("partition")
-    assignment = partition.create(name, **params).assign(dataset.train, dataset.test, config.seed)
+    """The run's dataset, and who holds what of it; a table is preprocessed by what these clients say of their rows."""
+    plain = config.plain()
+    sections = [json.dumps(plain[key]) for key in ("dataset", "partition", "preprocessing")]
+    dataset, assignment = _partitioned(*sections, config.seed)
     return dataset, _renamed(assignment, _names(config)) if config.privacy.pseudonyms else assignment
+
+
+@lru_cache(maxsize=2)
+def _partitioned(dataset: str, partition: str, preprocessing: str, seed: int) -> tuple[Dataset, Assignment]:
+    """Made once for all runs of a process that have the same data and clients."""
+    params = json.loads(partition)
+    raw = _dataset(dataset, seed)
+    assignment = partitions.create(params.pop("name"), **params).assign(raw.train, raw.test, seed)
+    own = PreprocessingParams(**json.loads(preprocessing))
+    prepared = prepare_for_clients(raw, assignment.clients, assignment.train, own, assignment.test)
+    return prepared, assignment
 
 
 def _renamed(assignment: Assignment, name_of: Callable[[str], str]) -> Assignment:
