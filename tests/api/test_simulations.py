@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import wardround
+from wardround.datasets.base import split_units
 from wardround.errors import ConfigError, DataError, WardroundError
 from wardround.federation.model_factory import build_model
 from wardround.runs.config import load_config
@@ -251,3 +252,18 @@ def test_unscaled_columns_are_said(hospitals, net):
     wide = {name: (x * [1, 1, 1, 5000, 1], y) for name, (x, y) in hospitals.items()}
     with pytest.warns(UserWarning, match="column 3 of X spreads by .*standardise"):
         simulate(net, wide, rounds=1)
+
+
+def test_an_auroc_that_cannot_be_computed_says_why(net, tmp_path):
+    """The only positive rows are training rows: no silent gap, and nothing that passes for chance."""
+    x = np.random.default_rng(0).normal(size=(40, 5))
+    y = np.zeros(40, int)
+    y[split_units(np.arange(40), 0)[0][:5]] = 1
+    result = simulate(net, {"a": (x, y), "b": (x, np.zeros(40))}, out=tmp_path)
+    assert result.metrics["auroc"] is None
+    assert "no AUROC: all 16 test rows are '0'" in repr(result)
+    analysis = wardround.analyze(result)
+    assert analysis.runs["auroc"] == [None]
+    assert analysis.runs["broken_rounds"] == [0]
+    assert "No AUROC in 1 of 1 runs: all 16 test rows are '0'" in analysis.markdown()
+    assert result.report(tmp_path / "page.html").exists()

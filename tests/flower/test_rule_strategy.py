@@ -1,5 +1,6 @@
 """Rules as strategies of other people's apps: the same results as elsewhere, and no reply stops the run."""
 
+import logging
 import math
 
 import numpy as np
@@ -9,9 +10,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 
 from wardround import Updates, aggregators
+from wardround.analysis import analyze, load_runs
 from wardround.errors import WardroundError
 from wardround.flower import strategy
 from wardround.flower.inline_grid import InlineGrid
+from wardround.live.feed import Feed
+from wardround.report.page import write_page
+from wardround.runs.folder import RunFolder
 
 START = {"w": np.zeros((2, 2), np.float32), "b": np.ones(1, np.float32), "counter": np.array(7)}
 
@@ -183,3 +188,156 @@ def test_it_starts_with_whoever_is_there():
     assert (
         len(list(chosen.configure_train(1, record(**START), ConfigRecord(), InlineGrid(ClientApp(), 4)))) == 2
     )
+
+
+def hospital_app(broken=(), names=True):
+    """Twelve hospitals that agree, but for node 5, which sends the opposite, ten times as long."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        if context.node_id in broken:
+            raise RuntimeError("its disk is full")
+        rng = np.random.default_rng([context.node_id, message.content["config"]["server-round"]])
+        step = -10.0 if context.node_id == 5 else 1.0
+        moved = {
+            name: array.numpy() + step * (0.1 + 0.01 * rng.normal(size=array.numpy().shape))
+            for name, array in message.content["arrays"].items()
+        }
+        content = reply_of(0, {name: value.astype("float32") for name, value in moved.items()})
+        if names:
+            content["about"] = ConfigRecord({"name": f"Klinik {context.node_id}"})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        auroc = 1 - 0.5 / message.content["config"]["server-round"]
+        metrics = MetricRecord({"num-examples": 10, "eval_auc": auroc, "eval_loss": 0.5})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def start(tmp_path, app, rounds=4, **params):
+    chosen = strategy("caac", t_boot=1, run_folder=tmp_path / "runs" / "app", **params)
+    begin = record(w=START["w"], b=START["b"])
+    return chosen, chosen.start(InlineGrid(app, 12), begin, num_rounds=rounds)
+
+
+@pytest.fixture
+def flower_log(caplog):
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def test_the_log_says_who_was_flagged_and_why(tmp_path, flower_log):
+    chosen, _ = start(tmp_path, hospital_app())
+    said = [entry.getMessage() for entry in flower_log.records]
+    flagged = [line for line in said if "flagged Klinik 5" in line]
+    assert flagged, said
+    assert "score" in flagged[-1]
+    assert "the others" in flagged[-1], "what stands out"
+    lines = [line for line in chosen.history if line["flag"]]
+    assert {line["client"] for line in lines} == {"Klinik 5"}
+    assert {line["node"] for line in lines} == {5}
+    assert all("score" in line["why"] for line in lines)
+    assert chosen.history[0]["node"] in range(2, 14)
+
+
+def test_a_rule_without_flags_says_whom_it_gave_no_weight(flower_log):
+    rounds("krum", honest())
+    assert any("next to no weight for node-" in entry.getMessage() for entry in flower_log.records)
+
+
+def test_the_run_folder_is_one_of_ours(tmp_path):
+    chosen, result = start(tmp_path, hospital_app())
+    (run,) = load_runs([tmp_path / "runs"])
+    assert run.finished
+    assert run.method == "caac"
+    assert [number for number, _ in run.curve] == [1, 2, 3, 4]
+    assert run.final("auroc") == pytest.approx(result.evaluate_metrics_clientapp[4]["eval_auc"])
+    assert run.rounds[3].per_client["Klinik 5"]["auroc"] == pytest.approx(0.875)
+    assert {one.client for one in run.clients if one.flag} == {"Klinik 5"}
+    assert len(run.clients) == 48
+    assert [one.weight for one in run.clients] == [line["weight"] for line in chosen.history]
+    assert run.record["clients"]["Klinik 7"] == [10]
+    assert run.config["aggregator"]["t_boot"] == 1
+    page = write_page([run], tmp_path / "page.html", "app").read_text()
+    assert "Klinik 5" in page
+    assert analyze([run]).markdown().startswith("1 finished run.")
+    feed = Feed([tmp_path / "runs"])
+    feed.poll()
+    (shown,) = feed.runs.values()
+    assert shown.describe()["round"] == 4
+    assert shown.describe()["clients"] == 12
+
+
+def test_the_servers_own_evaluation_counts_more(tmp_path):
+    chosen = strategy("median", run_folder=tmp_path / "app")
+    begin = record(w=START["w"], b=START["b"])
+    chosen.start(
+        InlineGrid(hospital_app(), 12), begin, num_rounds=2,
+        evaluate_fn=lambda number, arrays: MetricRecord({"auroc": 0.25 * number}),
+    )  # fmt: skip
+    folder = RunFolder(tmp_path / "app")
+    assert [line.metrics for line in folder.rounds()] == [{"auroc": 0.25}, {"auroc": 0.5}]
+    assert folder.summary().auroc == 0.5
+
+
+def test_an_app_that_measures_no_auroc_has_none(tmp_path):
+    chosen = strategy("median", fraction_evaluate=0.0, run_folder=tmp_path / "app")
+    chosen.start(InlineGrid(hospital_app(), 12), record(w=START["w"], b=START["b"]), num_rounds=2)
+    (run,) = load_runs([tmp_path / "app"])
+    assert run.final("auroc") is None
+    assert run.curve == []
+    assert run.broken_rounds == 0
+    assert run.why_no_auroc == "no round was evaluated"
+
+
+def test_who_does_not_answer_is_recorded(tmp_path, flower_log):
+    chosen, _ = start(tmp_path, hospital_app(broken={7}), rounds=2, node_names={7: "Klinik Süd"})
+    folder = RunFolder(tmp_path / "runs" / "app")
+    absent = [one for one in folder.clients() if one.status == "absent"]
+    assert [one.client for one in absent] == ["Klinik Süd"] * 2
+    assert "its disk is full" in absent[0].reason
+    assert folder.rounds()[0].left_out["Klinik Süd"].status == "absent"
+    assert any("without Klinik Süd (absent" in entry.getMessage() for entry in flower_log.records)
+    assert all(line["client"] != "Klinik Süd" for line in chosen.history)
+
+
+def test_a_round_without_any_answer_is_in_the_record(tmp_path):
+    start(tmp_path, hospital_app(broken=set(range(2, 14))), rounds=2)
+    folder = RunFolder(tmp_path / "runs" / "app")
+    assert [line.skipped for line in folder.rounds()] == ["no node replied"] * 2
+    assert len(folder.rounds()[0].left_out) == 12
+    assert analyze(load_runs([folder.path])).measured
+
+
+def test_a_crash_leaves_a_failed_run(tmp_path):
+    def breaks(number, arrays):
+        if number == 2:
+            raise RuntimeError("no more memory")
+
+    chosen = strategy("median", run_folder=tmp_path / "app")
+    with pytest.raises(RuntimeError):
+        chosen.start(InlineGrid(hospital_app(), 12), record(w=START["w"]), num_rounds=3, evaluate_fn=breaks)
+    summary = RunFolder(tmp_path / "app").summary()
+    assert (summary.status, summary.rounds) == ("failed", 2)
+    assert "no more memory" in summary.reason
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
+    start(tmp_path, hospital_app(), rounds=1)
+    with pytest.raises(WardroundError, match="holds a run already; give another one"):
+        start(tmp_path, hospital_app())
+
+
+def test_the_rule_knows_nodes_by_their_ids_alone(tmp_path):
+    """A name is a node's own word; what a rule remembers of a client must not move with it."""
+    named, _ = start(tmp_path / "a", hospital_app())
+    plain, _ = start(tmp_path / "b", hospital_app(names=False))
+    assert str(named.state_dict()) == str(plain.state_dict())
+    assert [line["weight"] for line in named.history] == [line["weight"] for line in plain.history]
+    assert "Klinik" not in str(named.state_dict())

@@ -3,7 +3,14 @@
 import pytest
 
 from wardround.records import ClientRecord, RoundRecord
-from wardround.runs.summary import detection, detection_latency, flagged, summarize, suppression
+from wardround.runs.summary import (
+    detection,
+    detection_latency,
+    flagged,
+    summarize,
+    suppression,
+    why_no_auroc,
+)
 
 
 def record(round, client, flag, byzantine=False, attacking=False, weight=0.25):
@@ -76,3 +83,28 @@ def test_nothing_done_yet():
     summary = summarize([], [], "failed", "interrupted")
     assert (summary.status, summary.reason) == ("failed", "interrupted")
     assert summary.final is summary.best is summary.detection is summary.suppression is None
+
+
+@pytest.mark.parametrize(
+    ("final", "record", "says"),
+    [
+        (None, {}, "no round was evaluated"),
+        ({"auroc": 0.5}, {}, None),
+        ({"accuracy": 0.5}, {}, "it was not measured"),
+        ({"auroc": None, "loss": None}, {}, "output is not finite"),
+        ({"auroc": None, "loss": 0.1}, {}, "all of one class"),
+        (
+            {"auroc": None, "loss": 0.1},
+            {"class_names": ["alive", "dead"], "test_classes": [9, 0]},
+            "all 9 test rows are 'alive'",
+        ),
+    ],
+)
+def test_an_auroc_that_cannot_be_computed_says_why(final, record, says):
+    why = why_no_auroc(final, record)
+    assert why is None if says is None else says in why
+
+
+def test_without_validation_no_round_is_best():
+    rounds = [RoundRecord(number, metrics={"auroc": 0.5}) for number in (1, 2)]
+    assert summarize(rounds, [], "finished").best is None

@@ -10,6 +10,7 @@ from typing import Any
 
 from wardround.records import ClientRecord, RoundRecord, Summary, pipeline_name
 from wardround.runs.folder import RunFolder, find_runs
+from wardround.runs.summary import why_no_auroc
 
 __all__ = ["CHANCE", "CLEAN", "Run", "load_runs"]
 
@@ -126,21 +127,28 @@ class Run:
         metrics = self.summary.final if self.summary else None
         if metrics is None:
             return None
-        return CHANCE if metric == "auroc" and metrics.get("auroc") is None else metrics.get(metric)
+        return _auroc_of(metrics) if metric == "auroc" else metrics.get(metric)
+
+    @property
+    def why_no_auroc(self) -> str | None:
+        """Why the run has no AUROC at its end; None where it has one, or has not ended."""
+        if self.summary is None or self.final("auroc") is not None:
+            return None
+        return why_no_auroc(self.summary.final, self.record)
 
     @cached_property
     def curve(self) -> list[tuple[int, float]]:
-        """Test AUROC of every evaluated round. A model whose output is not finite counts as chance.
+        """Test AUROC of every round that has one. A model whose output is not finite counts as chance.
 
         Leaving such rounds out would make a rule look the better the sooner it breaks.
         """
-        values = [(record.round, record.metrics.get("auroc")) for record in self.rounds if record.metrics]
-        return [(number, CHANCE if value is None else value) for number, value in values]
+        values = [(record.round, _auroc_of(record.metrics)) for record in self.rounds if record.metrics]
+        return [(number, value) for number, value in values if value is not None]
 
     @cached_property
     def broken_rounds(self) -> int:
         """Evaluated rounds in which the model's output was not finite."""
-        return sum(1 for record in self.rounds if record.metrics and record.metrics.get("auroc") is None)
+        return sum(1 for record in self.rounds if record.metrics and _is_broken(record.metrics))
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
         return _with_parameters(name, self.config[section], keys)
@@ -150,6 +158,15 @@ class Run:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return value
+
+
+def _is_broken(metrics: Mapping[str, Any]) -> bool:
+    """Was the model's output not finite? Then nothing could be measured, its loss included."""
+    return "auroc" in metrics and metrics["auroc"] is None and metrics.get("loss") is None
+
+
+def _auroc_of(metrics: Mapping[str, Any]) -> float | None:
+    return CHANCE if _is_broken(metrics) else metrics.get("auroc")
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:

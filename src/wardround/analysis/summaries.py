@@ -91,6 +91,9 @@ def _performance(groups: Group) -> Table | None:
         notes.append(
             f"In {broken} runs the model's output was not finite at times: its AUROC then counts as 0.5."
         )
+    reasons = [m.run.why_no_auroc for members in groups.values() for m in members]
+    for reason in dict.fromkeys(reason for reason in reasons if reason is not None):
+        notes.append(f"No AUROC in {reasons.count(reason)} of {len(reasons)} runs: {reason}.")
     if 1 < most < 5:
         notes.append(
             f"A bootstrap over {most} seeds only knows the range between the lowest and the highest of them."

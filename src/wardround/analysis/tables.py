@@ -53,12 +53,13 @@ def _line(
     key: tuple[str, str, str], runs: list[Run], clean: dict[tuple[str, str, int], float | None]
 ) -> Comparison:
     setting, method, attack = key
-    finished = [run for run in runs if run.final("auroc") is not None]
-    values = [run.final("auroc") or 0.0 for run in finished]
+    finished = [run for run in runs if run.summary is not None and run.summary.final is not None]
+    values = [value for run in finished if (value := run.final("auroc")) is not None]
     losses = [
-        before - (run.final("auroc") or 0.0)
+        before - after
         for run in finished
         if (before := clean.get((setting, method, run.seed))) is not None
+        and (after := run.final("auroc")) is not None
     ]
     summaries = [run.summary for run in finished if run.summary is not None]
     detections = [summary.detection for summary in summaries if summary.detection]

@@ -28,6 +28,7 @@ from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.config import RunConfig, load_config
 from wardround.runs.folder import RunFolder
 from wardround.runs.runner import load_and_partition, run
+from wardround.runs.summary import why_no_auroc
 from wardround.updates import Layout
 
 __all__ = ["Result", "simulate"]
@@ -88,6 +89,8 @@ class Result:
         lines = [f"{self.summary.status} after {self.summary.rounds} rounds: {known or 'no metrics'}"]
         if self.summary.reason:
             lines[0] += f" ({self.summary.reason})"
+        if (why := why_no_auroc(self.summary.final, self.folder.config()["record"])) is not None:
+            lines.append(f"no AUROC: {why}")
         if len(self.class_names) == 2:
             lines.append(f"predicts {self.class_names[1]!r} (not {self.class_names[0]!r})")
         attackers = {record.client for record in self.clients if record.byzantine}

@@ -86,6 +86,7 @@ def run(
     from wardround.experiments import Event, load_config, override, read_yaml
     from wardround.experiments import run as run_experiment
     from wardround.experiments.tracking import tracked
+    from wardround.runs.summary import why_no_auroc
 
     values = add_plugins(read_yaml(config), plugin)
     checked = load_config(override(values, overrides or []), str(config))
@@ -114,6 +115,8 @@ def run(
             f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None
         )
     )
+    if (why := why_no_auroc(summary.final, folder.config().get("record", {}))) is not None:
+        print(f"no AUROC: {why}")
     print(folder.path)
 
 

@@ -38,6 +38,13 @@ class Evaluator:
         self._layout = Layout.of(model)
         self._tensors = model.state_dict()
 
+    def test_classes(self) -> list[int]:
+        """Test rows of each class; positives per finding of a multi-label task."""
+        targets, classes = self.dataset.test.targets, len(self.dataset.class_names)
+        return (
+            torch.bincount(targets, minlength=classes) if targets.ndim == 1 else targets.sum(0).int()
+        ).tolist()
+
     def measure(self, weights: Tensor) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics on the test split (with the success of backdoors, where there are any) and on validation."""
         metrics = self._on(weights, self.dataset.test, None)

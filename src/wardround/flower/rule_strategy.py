@@ -2,16 +2,20 @@
 
 Their clients send whole models (an `ArrayRecord` and a `MetricRecord` with `num-examples`, as in Flower's own
 examples). The rule sees each model minus the one that was sent out. No reply can stop the run: one that does not
-fit is dropped for this round, and `history` says why.
+fit is dropped for this round, and `history` says why. Every round is logged (who was flagged, and why), and
+written to a run folder where one is given.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from logging import INFO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +23,24 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from wardround import aggregators
 from wardround.errors import ConfigError, WardroundError
+from wardround.federation.schedule import peak_memory_mb
 from wardround.flower.messages import SAMPLES, Note
+from wardround.flower.node_names import NodeNames, node_label
 from wardround.flower.server.broker import Reply
 from wardround.flower.server.replies import Replies
-from wardround.updates import Aggregation, Layout
+from wardround.flower.strategy_record import StrategyRecord, client_records, log_round
+from wardround.records import ClientRecord, LeftOut, RoundRecord
+from wardround.runs.reasons import Peers, explain
+from wardround.updates import Aggregation, Layout, Updates
 
 __all__ = ["RuleStrategy"]
 
 RootFn = Callable[[int, ArrayRecord], ArrayRecord]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 LOSSES = ("loss", "train_loss", "train-loss")
 """The names under which apps report their training loss, for rules that use it."""
 SAMPLE_CAP = 1000.0
@@ -52,6 +62,9 @@ class RuleStrategy(Strategy):
         root_fn: `root_fn(round, arrays)` returns the model trained on the server's own data, for rules that
             need it.
         seed: Seed of the choice of nodes.
+        node_names: Node id → the hospital's name, where the server's operator knows it.
+        name_key: Key under which a node gives its name, in any `ConfigRecord` of its reply.
+        run_folder: Where to write a run folder, which `wardround watch`, `report` and `analyze` read; None: nowhere.
         params: The rule's own parameters.
     """
 
@@ -70,6 +83,9 @@ class RuleStrategy(Strategy):
         server_lr: float = 1.0,
         root_fn: RootFn | None = None,
         seed: int | None = None,
+        node_names: Mapping[int, str] | None = None,
+        name_key: str = "name",
+        run_folder: str | os.PathLike[str] | None = None,
         **params: Any,
     ) -> None:
         self.rule = aggregators.create(rule, **params)
@@ -91,13 +107,61 @@ class RuleStrategy(Strategy):
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self.server_lr, self.root_fn = server_lr, root_fn
         self.history: list[dict[str, Any]] = []
-        """One line per client and round: weight, score, flag, and why it was dropped."""
+        """One line per client and round: name, node id, weight, score, flag and why, and why it was dropped."""
+        self.names = NodeNames(node_names, name_key)
+        self._record = (
+            None if run_folder is None else StrategyRecord(Path(run_folder), self.rule, server_lr, seed)
+        )
         self._random = random.Random(seed)
         self._arrays = ArrayRecord()
+        self._asked: tuple[int, ...] = ()
+        self._sent = time.monotonic()
 
     def summary(self) -> None:
         """Log the rule and its parameters."""
         log(INFO, "\t└──> wardround rule: %r", self.rule)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run all rounds, as Flower's own strategies do; the run folder gets its summary at the end."""
+        if self._record is None:
+            return super().start(
+                grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            )
+        layout, _ = _flatten(initial_arrays)
+        with self._record.running(num_rounds, layout.size):
+            return super().start(
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else self._noted(evaluate_fn),
+            )
+
+    def _noted(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """The server's own evaluation, whose metrics also go into the run folder."""
+
+        def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            started = time.monotonic()
+            metrics = evaluate_fn(round, arrays)
+            if metrics is not None and self._record is not None:
+                seconds = time.monotonic() - started
+                self._record.add_evaluation(
+                    round, _numbers(RecordDict({"metrics": metrics})), seconds=seconds
+                )
+            return metrics
+
+        return evaluate
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -121,38 +185,63 @@ class RuleStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the model after the rule's step, or the same model if the round was skipped, and mean metrics."""
-        contents = _first_of_each(replies)
+        contents, problems = _first_of_each(replies)
+        seconds = {"train": time.monotonic() - self._sent, "attack": 0.0, "aggregate": 0.0}
+        for node, content in contents.items():
+            self.names.learn(node, content)
+        silent = {node: problems.get(node, "no answer") for node in self._asked if node not in contents}
         if not contents or not self._arrays:
+            self._note_round(RoundRecord(server_round, seconds, skipped="no node replied"), {}, silent)
             return None, None
         layout, start = _flatten(self._arrays)
-        received = Replies(list(contents), layout.size, start.dtype)
-        for client, content in contents.items():
-            received.take(client, self._note(content, layout, start))
+        received = Replies([node_label(node) for node in contents], layout.size, start.dtype)
+        for node, content in contents.items():
+            received.take(node_label(node), self._note(content, layout, start))
         received.close([], 0.0, SAMPLE_CAP)
+        started = time.monotonic()
+        updates = received.updates(layout)
         try:
-            result = self._aggregate(server_round, received, layout, start)
+            result = self._aggregate(server_round, updates, layout, start)
         except WardroundError as error:
             # Too few rows for the rule, or no root update: this costs the round, not the run.
             result = Aggregation(torch.zeros_like(start), skipped=str(error))
-        if result.skipped is not None:
-            log(INFO, "round %s skipped: %s", server_round, result.skipped)
-        self._record(server_round, received, result)
+        seconds["aggregate"] = time.monotonic() - started
+        nodes = {node_label(node): node for node in contents}
+        names = [self.names[nodes[label]] for label in updates.clients]
+        lines = client_records(server_round, names, updates, received.problems, result)
+        self._note_round(
+            RoundRecord(server_round, seconds, skipped=result.skipped, clients=lines), nodes, silent
+        )
         moved = start + self.server_lr * result.delta.to(start.dtype)
-        return _unflatten(self._arrays, layout, moved), self._metrics(contents, received, result)
+        by_label = {node_label(node): content for node, content in contents.items()}
+        return _unflatten(self._arrays, layout, moved), self._metrics(by_label, received, result)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of the clients' metrics by their (capped) number of samples; ignore invalid replies."""
         reports = {}
-        for client, content in _first_of_each(replies).items():
+        for node, content in _first_of_each(replies)[0].items():
+            self.names.learn(node, content)
             metrics = _numbers(content)
             count = metrics.get(self.weighted_by_key, 0.0)
             if math.isfinite(count) and count > 0:
-                reports[client] = metrics
+                reports[self.names[node]] = metrics
         weights = {client: metrics[self.weighted_by_key] for client, metrics in reports.items()}
         if weights:
             median = sorted(weights.values())[len(weights) // 2]
             weights = {client: min(count, SAMPLE_CAP * median) for client, count in weights.items()}
-        return _mean(reports, weights, self.weighted_by_key)
+        means = _mean(reports, weights, self.weighted_by_key)
+        if means is not None and self._record is not None:
+            seconds = time.monotonic() - self._sent
+            self._record.add_evaluation(
+                server_round,
+                _numbers(RecordDict({"metrics": means})),
+                {
+                    client: {name: value for name, value in own.items() if name != self.weighted_by_key}
+                    for client, own in reports.items()
+                },
+                seconds,
+            )
+        return means
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rule's state; an app that wants to resume saves it beside the model."""
@@ -173,6 +262,7 @@ class RuleStrategy(Strategy):
         count = min(len(nodes), max(1, round(fraction * len(nodes))))
         chosen = sorted(self._random.sample(nodes, count))
         log(INFO, "%s: %s of %s nodes", kind, len(chosen), len(nodes))
+        self._asked, self._sent = tuple(chosen), time.monotonic()
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content, node, kind) for node in chosen]
 
@@ -195,29 +285,46 @@ class RuleStrategy(Strategy):
         update = (torch.from_numpy(flat) - start.double()).to(start.dtype).numpy()
         return Note({}, report, {"update": update})
 
-    def _aggregate(self, round: int, received: Replies, layout: Layout, start: torch.Tensor) -> Aggregation:
+    def _aggregate(self, round: int, updates: Updates, layout: Layout, start: torch.Tensor) -> Aggregation:
         root = None
         if self.root_fn is not None:
             root_layout, trained = _flatten(self.root_fn(round, self._arrays))
             if root_layout.names != layout.names or root_layout.shapes != layout.shapes:
                 raise WardroundError("root_fn returned other arrays than it was given")
             root = trained - start
-        return self.rule.aggregate(received.updates(layout), round, start, root)
+        return self.rule.aggregate(updates, round, start, root)
 
-    def _record(self, round: int, received: Replies, result: Aggregation) -> None:
-        clients = received.answered
-        for row, client in enumerate(clients):
-            columns = {"weight": result.weights, "score": result.scores, "flag": result.flags}
+    def _note_round(self, record: RoundRecord, nodes: Mapping[str, int], silent: Mapping[int, str]) -> None:
+        """Put a round into `history`, the log and the run folder."""
+        left_out = {
+            one.client: LeftOut(one.status, one.reason or "") for one in record.clients if one.status != "ok"
+        }
+        left_out |= {self.names[node]: LeftOut("absent", why) for node, why in silent.items()}
+        absent = [
+            # A node that has never replied has no name yet: a line now would make it two clients later.
+            ClientRecord(record.round, self.names[node], "absent", why)
+            for node, why in silent.items()
+            if node in self.names
+        ]
+        peers = Peers([one for one in record.clients if one.status == "ok" and not one.flag])
+        for one, node in zip(record.clients, nodes.values(), strict=True):
             self.history.append(
                 {
-                    "round": round,
-                    "client": client,
-                    **{name: None if v is None else v[row].item() for name, v in columns.items()},
-                    "dropped": received.problems.get(client) or result.dropped.get(client),
+                    "round": one.round,
+                    "client": one.client,
+                    "node": node,
+                    "weight": one.weight,
+                    "score": one.score,
+                    "flag": one.flag,
+                    "why": explain(one, peers, self.rule.reasons) if one.flag else None,
+                    "dropped": one.reason,
                 }
             )
-            if received.problems.get(client):
-                log(INFO, "round %s: without %s (%s)", round, client, received.problems[client])
+        clients = [*record.clients, *absent]
+        record = replace(record, left_out=left_out, clients=clients, memory_mb=peak_memory_mb())
+        log_round(record, self.rule)
+        if self._record is not None:
+            self._record.add(record)
 
     def _metrics(
         self, contents: Mapping[str, RecordDict], received: Replies, result: Aggregation
@@ -231,15 +338,18 @@ class RuleStrategy(Strategy):
         )
 
 
-def _first_of_each(replies: Iterable[Message]) -> dict[str, RecordDict]:
-    """Return each node's first reply, sorted by node; errors are logged and left out."""
-    contents: dict[str, RecordDict] = {}
+def _first_of_each(replies: Iterable[Message]) -> tuple[dict[int, RecordDict], dict[int, str]]:
+    """Return each node's first reply, sorted by node, and why other nodes have none: their errors."""
+    contents: dict[int, RecordDict] = {}
+    errors: dict[int, str] = {}
     for message in replies or ():
+        node = message.metadata.src_node_id
         if message.has_error():
-            log(INFO, "error reply: %s", (message.error.reason or "").strip()[-200:])
+            reason = (message.error.reason or "").strip()[-200:]
+            errors.setdefault(node, f"error: {reason}")
         elif message.has_content():
-            contents.setdefault(f"node-{message.metadata.src_node_id}", message.content)
-    return dict(sorted(contents.items()))
+            contents.setdefault(node, message.content)
+    return dict(sorted(contents.items(), key=lambda item: node_label(item[0]))), errors
 
 
 def _flatten(arrays: ArrayRecord) -> tuple[Layout, torch.Tensor]:

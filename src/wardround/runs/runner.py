@@ -269,6 +269,7 @@ def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any
         "task": description.task,
         "class_names": list(description.class_names),
         "clients": {client: list(counts) for client, counts in description.clients.items()},
+        **({} if federation.evaluator is None else {"test_classes": federation.evaluator.test_classes()}),
     }
 
 

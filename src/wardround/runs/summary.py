@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ __all__ = [
     "summarize",
     "suppressed",
     "suppression",
+    "why_no_auroc",
 ]
 
 SUPPRESSED_BELOW = 0.1  # a weight below this share of 1/N counts as suppressed
@@ -41,7 +42,8 @@ def summarize(
     """
     evaluated = [record for record in rounds if record.metrics]
     final = evaluated[-1] if evaluated else None
-    best = max(evaluated, key=lambda record: _auroc(record.validation), default=None)
+    validated = [record for record in evaluated if record.validation]
+    best = max(validated, key=lambda record: _auroc(record.validation), default=None)
     return Summary(
         status=status,
         rounds=len(rounds),
@@ -166,3 +168,31 @@ def _ratio(part: int, whole: int) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def why_no_auroc(final: Metrics | None, record: Mapping[str, Any]) -> str | None:
+    """Why a run has no AUROC after its last round; None where it has one.
+
+    Args:
+        final: Its last test metrics.
+        record: What its config.yaml records beside the configuration.
+
+    >>> about = {"class_names": ["no", "yes"], "test_classes": [12, 0]}
+    >>> why_no_auroc({"auroc": None, "loss": 0.4}, about)
+    "all 12 test rows are 'no': an AUROC compares two classes"
+    """
+    if final is None:
+        return "no round was evaluated"
+    if final.get("auroc") is not None:
+        return None
+    if "auroc" not in final:
+        return "it was not measured"
+    if final.get("loss") is None:
+        return "the model's output is not finite"
+    counts = record.get("test_classes") or ()
+    present = [
+        (name, count) for name, count in zip(record.get("class_names") or (), counts, strict=False) if count
+    ]
+    if len(present) == 1:
+        return f"all {present[0][1]} test rows are {present[0][0]!r}: an AUROC compares two classes"
+    return "the test rows are all of one class: an AUROC compares two"
