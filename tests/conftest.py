@@ -185,7 +185,7 @@ def make_run(tmp_path):
                 seconds={"train": 0.1, "attack": 0.0, "aggregate": aggregate, "evaluate": 0.1},
                 metrics={
                     "auroc": curve(number), "auprc": (curve(number) or 0) / 2, "accuracy": accuracy,
-                    "f1": 0.5, "loss": 1.0,
+                    "f1": 0.5, "loss": None if curve(number) is None else 1.0,  # not finite: no loss either
                 },
                 validation={"auroc": curve(number)},
                 per_client=own if number == rounds else None,
