@@ -24,6 +24,7 @@ FOUNDATION = {
     "records",
     "registry",
     "threads",
+    "yaml_text",
 }
 LIBRARY = {"updates", "aggregators", "attacks", "datasets", "models", "training", "privacy"}
 MAY_IMPORT = {

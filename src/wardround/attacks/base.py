@@ -141,6 +141,8 @@ class Attack(Configurable, ABC):
     poisons_data: bool = False
     observes: bool = False
     """The attacker studies its own honest updates in every round, also while it does not strike."""
+    is_harmless: ClassVar[bool] = False
+    """Nobody attacks: clients that are given it are not Byzantine."""
     is_gradual: ClassVar[bool] = False
     """The attack gains strength over several rounds, so that no single round stands out."""
 

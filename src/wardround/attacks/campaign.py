@@ -47,10 +47,13 @@ class Campaign:
 
     attack: Attack
     byzantine: Collection[str]
-    """A list keeps its order when a mixture deals out its parts; a set is put in an order drawn from the seed."""
+    """A list keeps its order when a mixture deals out its parts; a set is put in an order drawn from the seed.
+    Clients that are dealt no attack (`none`) are honest, and are not among them afterwards."""
     start: int = 1
     end: int | None = None
     seed: int = 0
+    is_expected: bool = False
+    """Somebody is meant to attack: a share above zero was asked for, even if it rounds to no client."""
     _poisoned: dict[str, LocalData] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,12 +62,19 @@ class Campaign:
         else:
             names = np.asarray(sorted(self.byzantine), dtype=object)
             order = selection_generator(self.seed, "order").permutation(names).tolist()
-        self.byzantine = frozenset(order)
         self.parts = self.attack.assign(order)
-        self._part_of = {client: part for part, clients in self.parts for client in clients}
+        self._part_of = {
+            client: part for part, clients in self.parts for client in clients if not part.is_harmless
+        }
+        self.byzantine = frozenset(self._part_of)
 
     def check(self, clients: Sequence[str]) -> None:
-        """Every Byzantine client named by hand must exist."""
+        """Every Byzantine client named by hand must exist, and an attack must have a client that plays it."""
+        if not self.byzantine and not self.attack.is_harmless and self.is_expected:
+            raise ParameterError(
+                f"attack '{self.attack.name}' reaches nobody: its fraction of {len(clients)} clients is less than half "
+                "a client; raise attack.fraction, or name attack.clients"
+            )
         for client in sorted(set(self.byzantine) - set(clients)):
             raise ParameterError(f"attack.clients: there is no {client!r}; {did_you_mean(client, clients)}")
 

@@ -7,4 +7,6 @@ from wardround.attacks.base import HonestUpdate, register
 
 @register("none")
 class NoAttack(HonestUpdate):
-    """Byzantine clients stay honest."""
+    """Nobody attacks, whatever fraction or clients say."""
+
+    is_harmless = True

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from wardround.errors import ConfigError
 from wardround.registry import Parameters, explain
+from wardround.yaml_text import parse_yaml
 
 __all__ = ["MOST_COLUMNS", "MOST_LEVELS", "Column", "Label", "Schema", "canonical"]
 
@@ -248,7 +249,7 @@ class Schema(Parameters):
     def load(cls, path: Path) -> Schema:
         """Read `schema.yaml` (or JSON)."""
         try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            values = parse_yaml(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such file; make it by `wardround schema infer`") from None
         except (OSError, UnicodeDecodeError) as error:

@@ -28,6 +28,7 @@ from wardround.runs.config import RunConfig, load_config, read_yaml
 from wardround.runs.folder import RunFolder
 from wardround.runs.identity import find_folder
 from wardround.training.engines import Device, Engine
+from wardround.yaml_text import parse_yaml
 
 __all__ = [
     "FederationConfig",
@@ -43,6 +44,7 @@ __all__ = [
 Section = TypeVar("Section", bound=BaseModel)
 Answer = TypeVar("Answer")
 LONGEST_WAIT = 300.0
+MOST_ROUNDS = 10**9
 """Seconds between two tries, however often the quorum was missed before."""
 
 
@@ -194,7 +196,8 @@ class HospitalConfig(Parameters):
     def run_attack(self, where: str = "hospital") -> RunConfig:
         """The drill as a run would have it."""
         window = {"clients": [self.name], "fraction": 0.0}
-        return load_config({"attack": {**(self.attack or {}), **window}}, where)
+        # How many rounds there are is the server's to say.
+        return load_config({"attack": {**(self.attack or {}), **window}, "rounds": MOST_ROUNDS}, where)
 
 
 def _member(registry: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -229,7 +232,7 @@ def federation_from(
     """A federation out of a mapping or of YAML text."""
     if isinstance(values, str):
         try:
-            values = yaml.safe_load(values) or {}
+            values = parse_yaml(values) or {}
         except yaml.YAMLError as error:
             raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
         if not isinstance(values, dict):

@@ -20,6 +20,7 @@ from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
 from wardround.training import TrainingParams
 from wardround.training.engines import Device, Engine
+from wardround.yaml_text import parse_yaml
 
 __all__ = ["AttackWindow", "RunConfig", "dotted", "load_config", "override", "parse_overrides", "read_yaml"]
 
@@ -33,7 +34,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class AttackWindow(Parameters):
-    """Who attacks and when; the attack's own parameters stand beside these keys."""
+    """Who attacks and when; the attack's own parameters stand beside these keys. `none` has no use for them."""
 
     fraction: float = Field(0.0, ge=0, le=1)
     start: int = Field(1, ge=1)
@@ -83,7 +84,22 @@ def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
     common = {} if beside is None else {k: v for k, v in values.items() if k in beside.model_fields}
     own = {k: v for k, v in values.items() if k != "name" and k not in common}
     filled = {} if beside is None else _build(beside, common, where).model_dump()
+    if section == "attack":
+        filled = _checked_window(name, common, filled, where)
     return {"name": name, **filled, **registry.validate(name, own).model_dump()}
+
+
+def _checked_window(
+    attack: str, given: Mapping[str, Any], filled: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Who attacks and when. Nobody where there is no attack; an attack must say who, even if that is nobody."""
+    if attacks.registry.get(attack).is_harmless:
+        return AttackWindow().model_dump()
+    if not given.keys() & {"fraction", "clients"} or filled["clients"] == ():
+        raise ConfigError(
+            f"{where}: nobody attacks; give attack.fraction (0.2 is a fifth of the clients) or attack.clients"
+        )
+    return filled
 
 
 def _build(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
@@ -135,6 +151,24 @@ class RunConfig(Parameters):
         problem = self.privacy.why_not(aggregators.registry.class_of(*self.section("aggregator")), rules)
         if problem is not None:
             raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _attack_takes_place(self) -> RunConfig:
+        """An attack that never begins, or that reaches nobody, would pass for one that a rule withstood."""
+        window = self.window()
+        if not window.fraction and not window.clients:
+            return self
+        if window.start > self.rounds:
+            raise ValueError(
+                f"attack.start={window.start} is after the last round (rounds={self.rounds}): the attack never begins"
+            )
+        clients = self.partition.get("clients")
+        if isinstance(clients, int) and window.clients is None and window.fraction * clients < 0.5:
+            raise ValueError(
+                f"attack.fraction={window.fraction:g} of {clients} clients is less than half a client, so nobody "
+                f"attacks; at least {0.5 / clients:g} is one"
+            )
         return self
 
     def section(self, name: str) -> tuple[str, dict[str, Any]]:
@@ -224,7 +258,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     The files of its plug-ins are seen from its own folder, wherever the mapping goes from here.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -276,7 +310,14 @@ def _stale_keys(section: str, member: Any, values: Mapping[str, Any]) -> list[st
 
 def parse_overrides(changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Overrides as a mapping of dotted keys to values; texts `key=value` are read as YAML."""
-    return dict(changes.items() if isinstance(changes, Mapping) else map(_pair, changes))
+    if isinstance(changes, Mapping):
+        return dict(changes)
+    flat: dict[str, Any] = {}
+    for key, value in map(_pair, changes):
+        if key in flat:
+            raise ConfigError(f"'{key}' is given twice among the overrides: keep one of them")
+        flat[key] = value
+    return flat
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -297,6 +338,6 @@ def _pair(change: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"'{change}': an override is written key=value, for example seed=3")
     try:
-        return key, yaml.safe_load(value)
+        return key, parse_yaml(value)
     except yaml.YAMLError:
         raise ConfigError(f"'{change}': the value is not valid YAML") from None

@@ -142,7 +142,9 @@ def build_campaign(config: RunConfig, clients: Sequence[str]) -> attacks.Campaig
         else attacks.draw_byzantine(clients, window.fraction, config.seed)
     )
     attack = attacks.create(name, **params)
-    return attacks.Campaign(attack, byzantine, window.start, window.end, config.seed)
+    return attacks.Campaign(
+        attack, byzantine, window.start, window.end, config.seed, is_expected=window.fraction > 0
+    )
 
 
 def build_schedule(config: RunConfig) -> Schedule:

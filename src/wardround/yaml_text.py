@@ -1,0 +1,44 @@
+"""YAML that people write: as `yaml.safe_load`, but a key that stands twice is an error. There, the last one wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+__all__ = ["parse_yaml"]
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader to which two equal keys of one mapping are an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
+                key = self.construct_object(key_node)
+                mark = key_node.start_mark
+                if key in lines:
+                    problem = (
+                        f"'{key}' is given twice, in lines {lines[key]} and {mark.line + 1}: keep one of them"
+                    )
+                    raise yaml.constructor.ConstructorError(None, None, problem, mark)
+                lines[key] = mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """The values of a YAML text.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML, or gives a key twice; `problem` and `problem_mark` say what and where.
+
+    >>> parse_yaml("seed: 1")
+    {'seed': 1}
+    >>> try:
+    ...     parse_yaml("seed: 1\\nseed: 2")
+    ... except yaml.YAMLError as error:
+    ...     print(error.problem)
+    'seed' is given twice, in lines 1 and 2: keep one of them
+    """
+    return yaml.load(text, _Loader)
