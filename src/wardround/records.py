@@ -24,6 +24,7 @@ __all__ = [
     "ClientRecord",
     "LeftOut",
     "RoundRecord",
+    "RunStatus",
     "Status",
     "Summary",
     "check_schema",
@@ -36,6 +37,9 @@ SCHEMA_VERSION = 3
 
 Status = Literal["ok", "dropped", "absent", "quarantined"]
 """ok: the update was used. dropped: malformed or refused. absent: no answer. quarantined: not asked."""
+RunStatus = Literal["finished", "diverged", "stopped", "failed"]
+"""finished: all rounds took place. diverged: so they did, but at the end no update, or no output of the model, was
+finite. stopped: by an operator or a spent budget; can be resumed. failed: by an error."""
 Metrics = Mapping[str, float | None]
 
 _QUARANTINED_V1 = "quarantined: "
@@ -135,6 +139,8 @@ class RoundRecord:
     """Peak resident memory of the process so far; None where the platform does not say."""
     clients: Sequence[ClientRecord] = ()
     """One record per client; they are written to clients.jsonl."""
+    diverged: str | None = None
+    """Why there is no longer a model to speak of, where updates or outputs are not finite."""
 
     def line(self) -> dict[str, Any]:
         """One line of rounds.jsonl; keys that hold nothing are left out, but for the first five."""
@@ -144,7 +150,7 @@ class RoundRecord:
             line["left_out"] = {
                 client: {"status": one.status, "reason": one.reason} for client, one in self.left_out.items()
             }
-        for name in ("skipped", "per_client", "privacy"):
+        for name in ("skipped", "diverged", "per_client", "privacy"):
             if getattr(self, name):
                 line[name] = getattr(self, name)
         plain: dict[str, Any] = finite(line)
@@ -168,7 +174,7 @@ class RoundRecord:
 class Summary:
     """What a run came to, as summary.json holds it."""
 
-    status: Literal["finished", "stopped", "failed"]
+    status: RunStatus
     rounds: int = 0
     reason: str | None = None
     final: Mapping[str, Any] | None = None
@@ -186,7 +192,12 @@ class Summary:
     @property
     def finished(self) -> bool:
         """Did all rounds of the run take place?"""
-        return self.status == "finished"
+        return self.status in ("finished", "diverged")
+
+    @property
+    def diverged(self) -> bool:
+        """Did all rounds take place, with no model to speak of at the end?"""
+        return self.status == "diverged"
 
     @property
     def auroc(self) -> float | None:

@@ -168,7 +168,8 @@ class _Follower:
             summary = self.folder.summary()
             values = {} if summary is None else summary.plain()
             numbers = _numbers({name: value for name, value in values.items() if name != "schema"})
-            self.sink.end(self.name, self.folder, status, numbers)
+            ended = status if summary is None or status != "finished" else summary.status
+            self.sink.end(self.name, self.folder, ended, numbers)
 
 
 def _metrics(record: RoundRecord) -> dict[str, float]:
@@ -268,7 +269,8 @@ class _Mlflow:
         for file in ARTEFACTS:
             if (folder.path / file).exists():
                 self.client.log_artifact(self.ids[name], str(folder.path / file))
-        state = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[status]
+        state = {"finished": "FINISHED", "diverged": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[status]
+        self.client.set_tag(self.ids[name], "wardround.status", status)  # MLflow has no word for diverged
         self.client.set_terminated(self.ids[name], state)
 
     def close(self) -> None:
@@ -305,8 +307,9 @@ class _Wandb:
             if (folder.path / file).exists():
                 artefact.add_file(str(folder.path / file))
         run.log_artifact(artefact)
-        run.finish(exit_code=0 if status == "finished" else 1)
-        if status == "finished":
+        is_finished = status in ("finished", "diverged")
+        run.finish(exit_code=0 if is_finished else 1)
+        if is_finished:
             self._done(name).touch()
 
     def _done(self, name: str) -> Path:

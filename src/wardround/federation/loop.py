@@ -44,6 +44,9 @@ ROOT = "server-root"
 """The name under which the server trains on its own samples."""
 
 
+NOT_FINITE = "the aggregated update is not finite"
+
+
 def nobody() -> dict[str, str]:
     """No client is in quarantine."""
     return {}
@@ -144,6 +147,7 @@ class Federation:
         with timed(seconds, "evaluate"):
             evaluation = self._evaluate(round) if self.schedule.evaluates(round) else Evaluation()
         left_out = self._left_out(result, received, quarantined)
+        diverged = self._divergence(received.updates, result, evaluation)
         return RoundRecord(
             round,
             seconds,
@@ -155,6 +159,7 @@ class Federation:
             privacy,
             peak_memory_mb(),
             self._client_records(round, received.updates, result, left_out),
+            diverged=diverged,
         )
 
     def _releases(self, chosen: Mapping[str, int]) -> dict[str, Release]:
@@ -222,10 +227,21 @@ class Federation:
         if bool(torch.isfinite(moved).all()):
             self.weights = moved
         else:
-            result.skipped = "the aggregated update is not finite"
+            result.skipped = NOT_FINITE
             result.delta = torch.zeros_like(self.weights)
             if result.weights is not None:
                 result.weights = torch.zeros_like(result.weights)
+
+    def _divergence(self, updates: Updates, result: Aggregation, evaluation: Evaluation) -> str | None:
+        """Why there is no longer a model to speak of; None where there is one."""
+        if result.skipped == NOT_FINITE:
+            return NOT_FINITE
+        if len(updates) and not self.protection.hides_updates and not torch.isfinite(updates.norms).any():
+            return "no client sent a finite update"
+        losses = [metrics.get("loss") for metrics in (evaluation.metrics, evaluation.validation) if metrics]
+        if losses and all(loss is None or not math.isfinite(loss) for loss in losses):
+            return "the model's output is not finite"
+        return None
 
     def _evaluate(self, round: int) -> Evaluation:
         """By the server's own data; by the clients' where it has none, or where BatchNorm stays with them.

@@ -13,7 +13,7 @@ __all__ = ["Event", "audit_events", "client_events", "round_events", "summary_ev
 NAMED = 6  # clients named in one event
 LONGEST = 500  # characters: reasons come from operators and clients
 ROUTINE = {"received", "weights", "dropped", "round-skipped", "quarantine-applied"} | {
-    f"run-{status}" for status in ("finished", "failed", "stopped")
+    f"run-{status}" for status in ("finished", "diverged", "failed", "stopped")
 }
 """Audit events that the tables show better, or that are in the round's line or the summary anyway."""
 FIELDS = {"line", "time", "event", "previous", "hash", "round", "client", "reason"}

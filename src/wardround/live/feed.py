@@ -18,7 +18,7 @@ RUN_FILES = {"config.yaml", "rounds.jsonl", "audit.jsonl"}  # any of these makes
 SKIPPED = {"mlflow-artefacts", "wandb"}  # folders in which trackers keep copies of runs
 POLL = 0.4  # seconds between two polls of unfinished runs
 SEARCH = 2.0  # seconds between two searches for new runs, and between two polls of runs that have ended
-ENDED = ("finished", "failed", "stopped")
+ENDED = ("finished", "diverged", "failed", "stopped")
 IN_LABEL = {"aggregator.name", "aggregator.pre", "attack.name", "attack.fraction", "seed", "name"}
 
 

@@ -167,7 +167,7 @@ class RunConfig(Parameters):
         if isinstance(clients, int) and window.clients is None and window.fraction * clients < 0.5:
             raise ValueError(
                 f"attack.fraction={window.fraction:g} of {clients} clients is less than half a client, so nobody "
-                f"attacks; at least {0.5 / clients:g} is one"
+                f"attacks; {1 / clients:.2g} is one of them"
             )
         return self
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ from wardround.privacy.encryption.refusals import BudgetSpent
 from wardround.privacy.masking import MASKED, SumMasked
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.pseudonyms import from_key_file
-from wardround.records import SCHEMA_VERSION, RoundRecord
+from wardround.records import SCHEMA_VERSION, RoundRecord, RunStatus
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
 from wardround.runs.identity import find_folder
@@ -235,7 +235,7 @@ def summary_on_exit(
         stops: errors that stop a run which can be resumed later. A spent budget stops it too, and raises nothing.
         on_end: is handed the status and the reason at the end.
     """
-    status: Literal["finished", "stopped", "failed"] = "failed"
+    status: RunStatus = "failed"
     reason = None
     try:
         yield
@@ -252,9 +252,10 @@ def summary_on_exit(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        folder.write_summary(summarize(folder.rounds(), folder.clients(), status, reason))
+        summary = summarize(folder.rounds(), folder.clients(), status, reason)
+        folder.write_summary(summary)
         if on_end is not None:
-            on_end(status, reason)
+            on_end(summary.status, summary.reason)
 
 
 def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any]:

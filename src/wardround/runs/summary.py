@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
-from wardround.records import ClientRecord, Metrics, RoundRecord, Summary
+from wardround.records import ClientRecord, Metrics, RoundRecord, RunStatus, Summary
 
 __all__ = [
     "Verdicts",
@@ -32,14 +32,16 @@ Verdicts = Sequence[bool | None]
 def summarize(
     rounds: Sequence[RoundRecord],
     clients: Sequence[ClientRecord],
-    status: Literal["finished", "stopped", "failed"],
+    status: RunStatus,
     reason: str | None = None,
 ) -> Summary:
     """Final and best test metrics, detection, suppression, convergence and cost of a run.
 
     `best` is the test result of the round that was best on validation: picking the best test round
-    would be looking at the answer.
+    would be looking at the answer. A run that is finished but for a model that its last round still lacks has diverged.
     """
+    if status == "finished" and rounds and (divergence := rounds[-1].diverged) is not None:
+        status, reason = "diverged", f"{divergence}, since round {_diverged_since(rounds)}"
     evaluated = [record for record in rounds if record.metrics]
     final = evaluated[-1] if evaluated else None
     validated = [record for record in evaluated if record.validation]
@@ -58,6 +60,15 @@ def summarize(
         overhead=_overhead(rounds),
         privacy=(rounds[-1].privacy or None) if rounds else None,
     )
+
+
+def _diverged_since(rounds: Sequence[RoundRecord]) -> int:
+    first = rounds[-1].round
+    for record in reversed(rounds):
+        if record.diverged is None:
+            break
+        first = record.round
+    return first
 
 
 def flagged(clients: Iterable[ClientRecord]) -> list[bool | None]:

@@ -115,7 +115,7 @@ function tiles(info, data, now) {
   say("flagged-note", [flagging.length || !rows.length ? "" : "the rule raises no flags", set ? `${set} quarantined` : ""].filter(Boolean).join(", "));
   say("epsilon", info.epsilon === null ? NONE : digits(info.epsilon));
   say("epsilon-note", info.epsilon === null ? "no differential privacy" : info.budget ? `of ${digits(info.budget)}` : "no budget set");
-  $("operator-note").hidden = !info.federation || info.status === "finished" || stream.actions;
+  $("operator-note").hidden = !info.federation || ["finished", "diverged"].includes(info.status) || stream.actions;
   say("operator-note", "Quarantining and releasing clients is switched off. To switch it on, start wardround watch with --token and a secret.");
 }
 

@@ -2,7 +2,7 @@
 import { $, attribute, element, say } from "./dom.js";
 import { clock, column as inColumn, digits, duration, fixed, metricName, NONE, share } from "./words.js";
 
-const SHOWN_EVENTS = 300, ENDS = new Set(["finished", "failed", "stopped", "budget"]);
+const SHOWN_EVENTS = 300, ENDS = new Set(["finished", "diverged", "failed", "stopped", "budget"]);
 
 export function stateOf(info, now) {
   if (info.status !== "running") return info.status;
@@ -87,7 +87,7 @@ export class ClientTable {
       { key: "why", title: "why", word: true, class: () => "word why", value: (row) => (row.quarantine === null ? row.why : [`quarantined: ${row.quarantine}`, row.mark === "3" ? "" : row.why].filter(Boolean).join("; ")) },
       { key: "flagged", title: "flagged", hint: "rounds in which it was flagged or dropped", value: (row) => row.flagged, text: (value, row) => `${value} of ${row.taken_part}` },
       { key: "round", title: "last seen", value: (row) => row.round, text: (value, row) => (value === 0 ? "not yet" : `round ${value}${info.round - value > 0 ? `, ${info.round - value} ago` : ""}${seen(row)}`) },
-      ...(info.status !== "finished" && actions ? [{ key: "action", title: "operator", word: true }] : []),
+      ...(!["finished", "diverged"].includes(info.status) && actions ? [{ key: "action", title: "operator", word: true }] : []),
     ];
   }
 
