@@ -23,10 +23,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import traceback
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 __all__ = [
     "ConfigError",
@@ -41,6 +44,7 @@ __all__ = [
     "WardroundWarning",
     "WorkerDied",
     "did_you_mean",
+    "print_warnings_plainly",
     "require",
 ]
 
@@ -114,6 +118,29 @@ class WardroundWarning(UserWarning):
 
 class RenamedWarning(WardroundWarning, FutureWarning):
     """A parameter was given by its former name, which stops working with the next release."""
+
+
+def print_warnings_plainly() -> None:
+    """From now on, print warnings of ours on one line, without the place in the code that Python puts before them."""
+    former = warnings.showwarning
+    if getattr(former, "is_plain", False):
+        return
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, WardroundWarning):
+            print(f"wardround: warning: {message}", file=sys.stderr if file is None else file, flush=True)
+        else:
+            former(message, category, filename, lineno, file, line)
+
+    show.is_plain = True  # type: ignore[attr-defined]
+    warnings.showwarning = show
 
 
 REGISTERING = Path(__file__).with_name("registry.py")

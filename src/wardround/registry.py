@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from wardround.errors import ContractError, ParameterError, PluginError, did_you_mean
+from wardround.errors import ContractError, ParameterError, PluginError, RenamedWarning, did_you_mean
 from wardround.plugins import LOADING, Registration, load_installed, note
 
 __all__ = ["Configurable", "Parameters", "Registry", "explain", "source_of"]
@@ -49,7 +49,7 @@ class Parameters(BaseModel):
                 raise ValueError(f"'{name}' is the former name of '{present}': give only '{present}'")
             warnings.warn(
                 f"parameter '{name}' is now called '{present}'; '{name}' stops working with the next release",
-                FutureWarning,
+                RenamedWarning,
                 stacklevel=2,
             )
             values[present] = values.pop(name)

@@ -86,6 +86,26 @@ def test_window(matrix, start, end, rounds):
     assert struck == rounds == {t for t in range(1, 6) if campaign.active(t)}
 
 
+def test_who_is_dealt_no_attack_is_not_byzantine(matrix):
+    campaign = Campaign(attacks.create("none"), CLIENTS[:3])
+    assert campaign.byzantine == frozenset()
+    assert campaign.record()["byzantine"] == []
+    parts = [{"name": "none", "share": 0.5}, {"name": "sign-flip", "share": 0.5}]
+    mixed = Campaign(attacks.create("mix", parts=parts), CLIENTS[:4])
+    assert mixed.byzantine == frozenset(CLIENTS[2:4])
+    sent, _ = mixed.strike(matrix, CLIENTS, {}, 1, None, None, 6)
+    changed = [client for client, a, b in zip(CLIENTS, sent, matrix, strict=True) if not torch.equal(a, b)]
+    assert changed == CLIENTS[2:4]
+
+
+def test_an_attack_that_is_expected_must_reach_somebody():
+    attack = attacks.create("sign-flip")
+    with pytest.raises(ParameterError, match=r"attack 'sign-flip' reaches nobody.*of 6 clients"):
+        Campaign(attack, [], is_expected=True).check(CLIENTS)
+    Campaign(attack, [], is_expected=False).check(CLIENTS)
+    Campaign(attacks.create("none"), [], is_expected=True).check(CLIENTS)
+
+
 def test_nobody_byzantine_is_never_active(matrix):
     campaign = Campaign(Spy(), [])
     assert not campaign.active(1)

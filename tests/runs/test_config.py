@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from wardround.errors import ConfigError
-from wardround.experiments import load_config, override, presets, read_yaml
+from wardround.experiments import expand, load_config, override, presets, read_yaml
 
 
 def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
@@ -35,6 +35,21 @@ def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
         ({"attack": {"name": "sign-flip", "fraction": 1.5}}, r"fraction: must be less than or equal to 1"),
         ({"attack": {"name": "sign-flip", "start": 9, "end": 9}}, r"end must be after start"),
         ({"attack": {"name": "sign-flip", "clients": ["a"], "fraction": 0.1}}, r"not both"),
+        ({"attack": {"name": "sign-flip"}}, r"attack 'sign-flip': nobody attacks; give attack\.fraction"),
+        ({"attack": {"name": "alie", "start": 3}}, r"attack 'alie': nobody attacks; give attack\.fraction"),
+        ({"attack": {"name": "alie", "clients": []}}, r"attack 'alie': nobody attacks"),
+        (
+            {"attack": {"name": "alie", "fraction": 0.2, "start": 31}, "rounds": 30},
+            r"attack\.start=31 is after the last round \(rounds=30\): the attack never begins",
+        ),
+        (
+            {"attack": {"name": "alie", "clients": ["a"], "start": 31}, "rounds": 30},
+            r"the attack never begins",
+        ),
+        (
+            {"attack": {"name": "alie", "fraction": 0.049}, "partition": {"clients": 10}},
+            r"attack\.fraction=0\.049 of 10 clients is less than half a client, so nobody attacks; 0\.1 is one",
+        ),
         ({"privacy": {"mode": "secret"}}, r"privacy.mode"),
         ({"rounds": "many"}, r"rounds: must be a valid integer"),
         ({"seed": -1}, r"seed"),
@@ -48,6 +63,46 @@ def test_a_mistake_is_said_in_one_line(values, message):
         load_config(values, "f.yaml")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("f.yaml: ")
+
+
+def test_the_smallest_share_and_the_latest_start_that_attack_somebody():
+    attack = {"name": "alie", "fraction": 0.05, "start": 30}
+    config = load_config({"attack": attack, "partition": {"clients": 10}, "rounds": 30})
+    assert (config.window().fraction, config.window().start) == (0.05, 30)
+
+
+def test_without_an_attack_nobody_attacks_whatever_fraction_says():
+    """`axes: attack.name: [none, sign-flip]` beside `base: attack: {fraction: 0.25}` is the obvious way to write it."""
+    clean = load_config({})
+    said = load_config({"attack": {"name": "none", "fraction": 0.25, "start": 15}})
+    assert said.window().fraction == 0
+    assert said.hash == clean.hash, "the same run, so that it is run once"
+    assert load_config({"attack": {"clients": ["a"]}}).hash == clean.hash
+    matrix = {
+        "base": {"attack": {"fraction": 0.25, "start": 5}},
+        "axes": {"attack.name": ["none", "sign-flip", "alie"]},
+    }
+    assert [config.window().fraction for config in expand(matrix)] == [0, 0.25, 0.25]
+
+
+def test_a_share_of_zero_that_is_written_out_is_meant():
+    """A sweep over shares begins at zero, and a run folder's config.yaml has every default in it."""
+    config = load_config({"attack": {"name": "alie", "fraction": 0}})
+    assert load_config(config.plain()).hash == config.hash
+
+
+def test_an_override_that_is_given_twice_is_an_error():
+    with pytest.raises(ConfigError, match="'seed' is given twice among the overrides"):
+        override({}, ["seed=1", "rounds=2", "seed=1"])
+
+
+def test_a_key_that_stands_twice_in_a_file_is_an_error(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("seed: 1\nrounds: 3\nseed: 2\n")
+    with pytest.raises(
+        ConfigError, match=r"twice\.yaml: .* in line 3: 'seed' is given twice, in lines 1 and 3"
+    ):
+        read_yaml(path)
 
 
 def test_a_section_without_a_name_is_of_the_default_member():

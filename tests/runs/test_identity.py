@@ -23,7 +23,7 @@ SAID = {
 }
 CHANGES = {
     "seed": st.integers(1, 9),
-    "rounds": st.integers(1, 99),
+    "rounds": st.integers(9, 99),
     "server_lr": st.floats(0.1, 0.9),
     "participation": st.floats(0.1, 0.9),
     "engine": st.sampled_from(["sequential", "vectorized"]),
@@ -62,10 +62,14 @@ def shuffled(values, draw):
 
 
 def one_of_them():
-    """Some changes, at most one of each pair that excludes the other."""
-    keys = st.sets(st.sampled_from(sorted(CHANGES)), max_size=4).map(
-        lambda keys: keys - ({"attack.fraction"} if "attack.clients" in keys else set())
-    )
+    """Some changes, at most one of each pair that excludes the other; an attack says who attacks, or nobody does."""
+
+    def consistent(keys):
+        if any(key.startswith("attack.") for key in keys):
+            keys = keys | {"attack.name"} | ({"attack.fraction"} if "attack.clients" not in keys else set())
+        return keys - ({"attack.fraction"} if "attack.clients" in keys else set())
+
+    keys = st.sets(st.sampled_from(sorted(CHANGES)), max_size=4).map(consistent)
     return keys.flatmap(lambda keys: st.fixed_dictionaries({key: CHANGES[key] for key in sorted(keys)}))
 
 
@@ -90,7 +94,8 @@ def test_only_what_is_not_a_default_is_non_default():
 def test_turning_a_part_on_with_all_its_defaults_is_non_default():
     assert load_config({"privacy": {"dp": {}}}).identity() == {"privacy": {"dp": {}}}
     assert load_config({"aggregator": {"name": "median"}}).identity() == {"aggregator": {"name": "median"}}
-    assert load_config({"attack": {"name": "mix"}}).identity() == {"attack": {"name": "mix"}}
+    mix = {"attack": {"name": "mix", "fraction": 0.2}}
+    assert load_config(mix).identity() == mix
 
 
 @pytest.fixture

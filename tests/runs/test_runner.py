@@ -170,6 +170,41 @@ def test_a_checkpoint_that_is_none_is_an_error_not_a_fresh_start(tiny, tmp_path)
         run(config, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("lr", "reason"),
+    [(1e20, "the model's output is not finite"), (1e38, "no client sent a finite update")],
+)
+def test_a_learning_rate_that_diverges_does_not_end_as_finished(tiny, tmp_path, lr, reason):
+    config = load_config({**tiny, "training": {"lr": lr}})
+    summary = run(config, tmp_path).summary()
+    assert (summary.status, summary.reason) == ("diverged", f"{reason}, since round 1")
+    assert summary.rounds == 6
+    again = run(config, tmp_path)
+    assert again.summary() == summary
+
+
+def test_an_aggregated_update_that_is_not_finite_is_said(tiny, tmp_path):
+    """Finite weights times the server's step can be too much for float32."""
+    config = load_config({**tiny, "server_lr": 1e30, "training": {"lr": 1e15}, "rounds": 1})
+    summary = run(config, tmp_path).summary()
+    assert (summary.status, summary.reason) == (
+        "diverged",
+        "the aggregated update is not finite, since round 1",
+    )
+
+
+def test_an_attacker_that_sends_nan_is_no_divergence(tiny, tmp_path, monkeypatch):
+    class SendsNan(attacks.Attack):
+        name = "nan"
+
+        def craft(self, own, knowledge):
+            return torch.full_like(own, float("nan"))
+
+    monkeypatch.setitem(attack_registry._members, "nan", SendsNan)
+    folder = run(load_config({**tiny, "attack": {"name": "nan", "fraction": 0.5}}), tmp_path)
+    assert folder.summary().status == "finished"
+
+
 def test_two_processes_do_not_write_one_folder(tiny, tmp_path):
     config = load_config(tiny)
 

@@ -79,6 +79,27 @@ def test_best_is_chosen_on_validation():
     assert summary.rounds_to_90 == 2
 
 
+def test_a_run_that_ends_without_a_model_has_diverged():
+    def ended(*reasons, status="finished"):
+        rounds = [
+            RoundRecord(
+                number,
+                metrics=None if reason == "-" else {"auroc": 0.5},
+                diverged=None if reason == "-" else reason,
+            )
+            for number, reason in enumerate(reasons, start=1)
+        ]
+        return summarize(rounds, [], status)
+
+    summary = ended(None, "not finite", "-", "not finite")
+    assert (summary.status, summary.reason) == ("diverged", "not finite, since round 2")
+    assert summary.finished, "all rounds took place: it is not run again"
+    assert summary.diverged
+    recovered = ended(None, "not finite", None)
+    assert (recovered.status, recovered.reason) == ("finished", None)
+    assert ended(None, "not finite", status="stopped").status == "stopped"
+
+
 def test_nothing_done_yet():
     summary = summarize([], [], "failed", "interrupted")
     assert (summary.status, summary.reason) == ("failed", "interrupted")

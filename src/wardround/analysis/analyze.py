@@ -18,6 +18,7 @@ from wardround.analysis.comparisons import (
     reference_of,
 )
 from wardround.analysis.measures import MEASURES, Measured, measure_all
+from wardround.analysis.notes import notes_on
 from wardround.analysis.papers import Paper, Section
 from wardround.analysis.ranking import Ranking, rank_methods
 from wardround.analysis.rendering import Table
@@ -45,6 +46,8 @@ class Analysis:
     """For people and papers."""
     data: list[Table]
     """Too long for people: written as CSV only."""
+    notes: list[str]
+    """What must be known before the figures are believed: copies, other versions, models that diverged."""
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -57,6 +60,7 @@ class Analysis:
         parts = [f"{runs} finished {'run' if runs == 1 else 'runs'}."]
         if self.unfinished:
             parts[0] += f" Not finished, and left out: {', '.join(self.unfinished)}."
+        parts += self.notes
         for verdict in self.verdicts:
             parts.append(
                 f"**{verdict.key}: {verdict.verdict}.** {verdict.statement}\n\n{_sentence(verdict.reason)}"
@@ -73,6 +77,7 @@ class Analysis:
                     for m in self.measured
                 ],
                 "unfinished": self.unfinished,
+                "notes": self.notes,
                 "reference": self.reference,
                 "comparisons": [asdict(c) for c in self.comparisons],
                 "ranking": None if self.ranking is None else asdict(self.ranking),
@@ -119,6 +124,7 @@ def analyze(
         sections,
         tables,
         [every_run(measured), minority_weights(measured)],
+        notes_on(runs),
     )
 
 

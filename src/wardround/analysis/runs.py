@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from wardround.analysis.notes import notes_on, without_copies
+from wardround.errors import WardroundWarning
 from wardround.records import ClientRecord, RoundRecord, Summary, pipeline_name
 from wardround.runs.folder import RunFolder, find_runs
 from wardround.runs.summary import why_no_auroc
@@ -43,6 +46,8 @@ class Run:
         self.method_keys: tuple[str, ...] = ()
         self.attack_keys: tuple[str, ...] = ()
         self.setting_keys: tuple[str, ...] = ()
+        self.copies: tuple[Run, ...] = ()
+        """Other folders of the same experiment, which are not counted: see `load_runs`."""
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -170,7 +175,9 @@ def _auroc_of(metrics: Mapping[str, Any]) -> float | None:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run at or below the given folders, once, labelled by the parameters in which they differ.
+    """Every experiment at or below the given folders, once, labelled by the parameters in which they differ.
+
+    Warns of what must be known before the figures are believed: copies, other versions, models that diverged.
 
     Raises:
         DataError: A run folder is damaged or lacks rounds.
@@ -178,7 +185,9 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     folders = {folder.path.resolve(): folder for folder in find_runs(paths)}
     for folder in folders.values():
         folder.verify()
-    runs = [Run(folder) for folder in folders.values()]
+    runs = without_copies([Run(folder) for folder in folders.values()])
+    for note in notes_on(runs):
+        warnings.warn(note, WardroundWarning, stacklevel=2)
     for group in _grouped(runs, lambda run: pipeline_name(run.config["aggregator"])):
         keys = _differing([_parameters(run.config["aggregator"]) for run in group], {"name"})
         for run in group:

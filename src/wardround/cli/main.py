@@ -23,14 +23,13 @@ from wardround.cli import (
     schema,
     watch,
 )
-from wardround.errors import WardroundError
+from wardround.errors import WardroundError, print_warnings_plainly
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Byzantine-robust federated learning for healthcare.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -69,8 +68,9 @@ def root(
 
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for whatever the user can fix."""
+    print_warnings_plainly()
     try:
-        code = typer.main.get_command(app).main(standalone_mode=False)
+        code = typer.main.get_command(app).main(prog_name="wardround", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as usage:
         print(usage.format_message())
         code = 2

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from wardround.errors import print_warnings_plainly
 from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_report
 from wardround.runs.config import RunConfig
 
@@ -113,6 +114,7 @@ class _Worker:
 def _serve(pipe: Connection, out: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it sends SIGTERM
     signal.signal(signal.SIGTERM, _interrupt)
+    print_warnings_plainly()
 
     def send(event: Event) -> None:
         try:

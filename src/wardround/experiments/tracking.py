@@ -269,7 +269,9 @@ class _Mlflow:
         for file in ARTEFACTS:
             if (folder.path / file).exists():
                 self.client.log_artifact(self.ids[name], str(folder.path / file))
-        state = {"finished": "FINISHED", "diverged": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[status]
+        state = {"finished": "FINISHED", "diverged": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}[
+            status
+        ]
         self.client.set_tag(self.ids[name], "wardround.status", status)  # MLflow has no word for diverged
         self.client.set_terminated(self.ids[name], state)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wardround.errors import ConfigError
+from wardround.errors import ConfigError, WardroundWarning
 from wardround.plugins import KEY as PLUGINS
-from wardround.runs.config import RunConfig
+from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
 
-__all__ = ["find_folder"]
+__all__ = ["experiment_of", "find_folder"]
+
+NO_PART_OF_AN_EXPERIMENT = ("name", "engine", "device", "evaluate_every", PLUGINS, RECORD)
+"""How a run is called, computed and looked at, not what it computes."""
 
 
 def find_folder(config: RunConfig, out: Path, recorded: Mapping[str, Any] | None = None) -> RunFolder:
@@ -38,9 +43,23 @@ def find_folder(config: RunConfig, out: Path, recorded: Mapping[str, Any] | None
     former = RunFolder(Path(out) / config.legacy_run_name)
     summary = former.summary()
     if summary is not None and summary.finished:
-        warnings.warn("runs that version 0.1 finished are not run again", stacklevel=2)
+        warnings.warn("runs that version 0.1 finished are not run again", WardroundWarning, stacklevel=2)
         return former
     return folder
+
+
+def experiment_of(config: Mapping[str, Any]) -> str:
+    """The hash of what a run computed, from its config.yaml: the same for copies, whatever they are called.
+
+    A run in which nobody attacked is a clean one, whichever attack did not take place.
+    """
+    values = {key: value for key, value in config.items() if key not in NO_PART_OF_AN_EXPERIMENT}
+    code = [plugin.get("sha256") for plugin in config.get(PLUGINS) or () if isinstance(plugin, Mapping)]
+    campaign = (config.get(RECORD) or {}).get("attack")
+    if isinstance(campaign, Mapping) and not campaign.get("byzantine"):
+        values["attack"] = None
+    text = json.dumps([values, sorted(map(str, code))], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_defaults(folder: RunFolder, values: Mapping[str, Any]) -> None:

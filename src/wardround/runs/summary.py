@@ -65,9 +65,10 @@ def summarize(
 def _diverged_since(rounds: Sequence[RoundRecord]) -> int:
     first = rounds[-1].round
     for record in reversed(rounds):
-        if record.diverged is None:
+        if record.diverged is not None:
+            first = record.round
+        elif record.metrics is not None:  # a round without evaluation says nothing
             break
-        first = record.round
     return first
 
 

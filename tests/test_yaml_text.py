@@ -1,0 +1,48 @@
+"""YAML that people write: a key that stands twice is an error, everything else is as usual."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wardround.yaml_text import parse_yaml
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text("abc: #{}[]-\n\"'1.e", max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abcd", min_size=1), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(plain, st.booleans())
+def test_what_has_no_key_twice_is_read_as_ever(values, flow):
+    text = yaml.safe_dump(values, default_flow_style=flow)
+    assert parse_yaml(text) == yaml.safe_load(text) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "line"),
+    [
+        ("seed: 1\nrounds: 2\nseed: 1\n", "'seed' is given twice, in lines 1 and 3", 2),
+        ("attack: {name: alie, fraction: 0.1, name: ipm}", "'name' is given twice, in lines 1 and 1", 0),
+        ("a:\n  - b: 1\n    c: 2\n    b: 3\n", "'b' is given twice, in lines 2 and 4", 3),
+        ("1: a\n0x1: b\n", "'1' is given twice", 1),
+    ],
+)
+def test_a_key_that_stands_twice_is_an_error_that_says_where(text, problem, line):
+    yaml.safe_load(text)  # where the last one wins, silently
+    with pytest.raises(yaml.YAMLError) as caught:
+        parse_yaml(text)
+    assert problem in caught.value.problem
+    assert caught.value.problem_mark.line == line
+
+
+def test_anchors_and_merge_keys_work():
+    text = "base: &base {lr: 1, rounds: 2}\none: {<<: *base, lr: 3}\nother: {<<: [*base, *base]}\n"
+    assert parse_yaml(text) == yaml.safe_load(text)
