@@ -9,8 +9,11 @@ import pytest
 from wardround.errors import DataError
 from wardround.records import (
     SCHEMA_VERSION,
+    CalibrationBin,
     ClientRecord,
+    EvaluationDetails,
     LeftOut,
+    Reason,
     RoundRecord,
     Summary,
     check_schema,
@@ -29,6 +32,14 @@ ROUND = RoundRecord(
     3, {"train": 0.5, "aggregate": 0.1}, {"auroc": 0.75}, {"auroc": 0.7}, {"a": {"auroc": None}}, "too few",
     {"b": LeftOut("quarantined", "broken scanner"), "c": LeftOut("absent", "no answer within 30 s")},
     {"epsilon": 1.5}, 120.5,
+    details=EvaluationDetails(
+        {"auprc": Reason("one-class", "all 3 rows are well")},
+        {"a": {"auroc": Reason("no-rows", "there are no rows to measure on")}},
+        {"oedema": 0.25},
+        (CalibrationBin(0.0, 0.1, 12, 0.05, 0.25),),
+        {"sex": {"female": {"n": 4, "auroc": None, "reason": "4 rows, fewer than 20"}}},
+        {"sex": {"auroc": None}},
+    ),
 )  # fmt: skip
 
 
@@ -46,6 +57,18 @@ def test_a_round_is_read_back_as_written_but_for_its_clients():
     with_clients = dataclasses.replace(ROUND, clients=CLIENTS)
     assert RoundRecord.from_line(through_json(with_clients.line())) == ROUND
     assert set(RoundRecord(1).line()) == {"round", "seconds", "metrics", "validation", "memory_mb"}
+
+
+def test_only_a_model_without_finite_output_is_broken():
+    def measured(auroc, reason=None):
+        details = EvaluationDetails({} if reason is None else {"auroc": reason})
+        return RoundRecord(1, metrics={"auroc": auroc}, details=details)
+
+    assert not measured(0.5).is_broken
+    assert measured(None, Reason("not-finite", "the output is not finite")).is_broken
+    assert not measured(None, Reason("one-class", "all rows are well")).is_broken
+    assert measured(None).is_broken, "a line of an older version, which gave no reasons"
+    assert not RoundRecord(1).is_broken
 
 
 def test_a_summary_is_read_back_as_written():

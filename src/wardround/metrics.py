@@ -1,11 +1,22 @@
-"""The area under the ROC curve: one implementation for evaluation, practice and analysis."""
+"""Measures of predicted probabilities: rank, threshold and calibration. One implementation for all who evaluate."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["auroc"]
+from wardround.records import CalibrationBin
+
+__all__ = [
+    "auroc",
+    "average_precision",
+    "best_f1_threshold",
+    "calibration_bins",
+    "expected_calibration_error",
+]
 
 
 def auroc(scores: Tensor, positive: Tensor) -> Tensor:
@@ -32,3 +43,86 @@ def auroc(scores: Tensor, positive: Tensor) -> Tensor:
     not_above = torch.searchsorted(low, high, right=True).minimum(numbers)
     twice = (below + not_above).masked_fill(high.isnan(), 0).sum(-1)
     return twice.double() / 2 / (high.shape[-1] * low.shape[-1])
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
+    r"""Area under the precision-recall curve as a sum of steps: :math:`\sum_k (R_k - R_{k-1}) P_k`.
+
+    NaN where nothing is positive.
+
+    >>> average_precision(np.array([0.9, 0.5, 0.5, -0.1]), np.array([True, True, False, False]))
+    0.8333333333333333
+    """
+    ends, hits = _cumulated(scores, positive)
+    if not hits[-1]:
+        return float("nan")
+    return float(np.sum(np.diff(hits) * (hits[1:] / (ends + 1))) / hits[-1])
+
+
+def best_f1_threshold(probabilities: np.ndarray, positive: np.ndarray) -> float | None:
+    r"""The threshold t with the highest F1 of the rule "positive above t"; None where there is but one class, or where
+    all probabilities are 0.
+
+    .. math:: \arg\max_t \frac{2\,|\{p_i > t\} \cap \{y_i = 1\}|}{|\{p_i > t\}| + |\{y_i = 1\}|}
+
+    It lies half-way between two neighbouring probabilities; of several that are equally good it is the one nearest to
+    one half.
+
+    >>> best_f1_threshold(np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True]))
+    0.25
+    """
+    if positive.all() or not positive.any():
+        return None
+    ends, hits = _cumulated(probabilities, positive)
+    ranked = np.sort(probabilities)[::-1][ends]  # distinct, falling
+    f1 = 2 * hits[1:] / (ends + 1 + hits[-1])
+    below = np.append(ranked[1:], 0.0)
+    halfway = (ranked + below) / 2
+    halfway = np.where(halfway < ranked, halfway, below)  # two neighbouring floats have nothing between them
+    possible = halfway < ranked  # a probability of 0 is above no threshold
+    if not possible.any():
+        return None
+    best = np.flatnonzero(possible & (f1 == f1[possible].max()))
+    return float(halfway[best[np.abs(halfway[best] - 0.5).argmin()]])
+
+
+def calibration_bins(predicted: np.ndarray, happened: np.ndarray, bins: int = 10) -> list[CalibrationBin]:
+    """How often what was predicted with a certain probability came true, in bins of equal width.
+
+    Args:
+        predicted: n probabilities.
+        happened: n bool, whether it came true.
+        bins: number of bins between 0 and 1; a probability on an edge belongs to the lower one.
+
+    >>> [(b.n, b.predicted, b.observed) for b in calibration_bins(np.array([0.2, 0.2, 0.9]), np.array([0, 1, 1]), 2)]
+    [(2, 0.2, 0.5), (1, 0.9, 1.0)]
+    """
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    place = np.searchsorted(edges[1:-1], predicted)
+    counts = np.bincount(place, minlength=bins)
+    means = np.bincount(place, predicted, bins) / np.maximum(counts, 1)
+    shares = np.bincount(place, happened, bins) / np.maximum(counts, 1)
+    return [
+        CalibrationBin(
+            float(edges[b]), float(edges[b + 1]), int(counts[b]), float(means[b]), float(shares[b])
+        )
+        for b in np.flatnonzero(counts)
+    ]
+
+
+def expected_calibration_error(curve: Sequence[CalibrationBin]) -> float:
+    r"""Mean distance of predicted and observed, weighted by rows: :math:`\sum_b \frac{n_b}{n} |p_b - o_b|`.
+
+    Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
+    """
+    whole = sum(one.n for one in curve)
+    return sum(one.n * abs(one.predicted - one.observed) for one in curve) / whole if whole else float("nan")
+
+
+def _cumulated(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of samples ranked from the highest score down: the last place of each distinct score, and before the first and
+    at each of these places how many positives there are so far."""
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    return ends, np.append(0, positive[order].cumsum()[ends])

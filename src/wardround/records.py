@@ -14,15 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args
 
 from wardround.errors import DataError
 
 __all__ = [
     "SCHEMA_VERSION",
+    "CalibrationBin",
     "ClientRecord",
+    "EvaluationDetails",
+    "GroupMetrics",
     "LeftOut",
+    "Metrics",
+    "Reason",
+    "ReasonKind",
     "RoundRecord",
     "RunStatus",
     "Status",
@@ -41,6 +47,11 @@ RunStatus = Literal["finished", "diverged", "stopped", "failed"]
 """finished: all rounds took place. diverged: so they did, but at the end no update, or no output of the model, was
 finite. stopped: by an operator or a spent budget; can be resumed. failed: by an error."""
 Metrics = Mapping[str, float | None]
+GroupMetrics = Mapping[str, float | str | None]
+"""Figures of one patient group: `n` rows, metrics, and a `reason` where one of them is null."""
+ReasonKind = Literal["no-rows", "few-rows", "one-class", "not-finite"]
+"""no-rows: nothing to measure on. few-rows: fewer than are reported. one-class: a rank or a rate needs two classes.
+not-finite: the model's output is NaN or infinite."""
 
 _QUARANTINED_V1 = "quarantined: "
 
@@ -51,6 +62,66 @@ class LeftOut:
 
     status: Status
     reason: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a figure is null; of `threshold`: why it is one half, and not chosen on validation rows."""
+
+    kind: ReasonKind
+    text: str
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """One point of a calibration curve: rows whose predicted probability is above `low` and at most `high`."""
+
+    low: float
+    high: float
+    n: int
+    predicted: float
+    """Mean predicted probability of these rows."""
+    observed: float
+    """Share of these rows for which it came true."""
+
+
+@dataclass(frozen=True)
+class EvaluationDetails:
+    """What an evaluation on test rows says beside its metrics."""
+
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """Metric → why it is null."""
+    per_client_reasons: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
+    """Client → metric → why it is null, for `per_client`."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Finding → its threshold, of a multi-label task. A binary task has its own in the metric `threshold`."""
+    calibration: Sequence[CalibrationBin] = ()
+    """The calibration curve; bins without rows are left out."""
+    groups: Mapping[str, Mapping[str, GroupMetrics]] = field(default_factory=dict)
+    """Attribute (sex, age, site) → patient group → its figures."""
+    gaps: Mapping[str, Metrics] = field(default_factory=dict)
+    """Attribute → metric → largest minus least figure of its groups (without the group `unknown`)."""
+
+    def line(self) -> dict[str, Any]:
+        """Its keys in a line of rounds.jsonl; those that hold nothing are left out."""
+        values = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {name: value for name, value in values.items() if value}
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> EvaluationDetails:
+        """Read its keys out of a line; an older line has none."""
+        known: dict[str, Any] = {
+            name: line[name] for name in ("thresholds", "groups", "gaps") if line.get(name)
+        }
+        if line.get("reasons"):
+            known["reasons"] = _reasons(line["reasons"])
+        if line.get("per_client_reasons"):
+            known["per_client_reasons"] = {
+                client: _reasons(reasons) for client, reasons in line["per_client_reasons"].items()
+            }
+        if line.get("calibration"):
+            known["calibration"] = tuple(CalibrationBin(**one) for one in line["calibration"])
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +212,17 @@ class RoundRecord:
     """One record per client; they are written to clients.jsonl."""
     diverged: str | None = None
     """Why there is no longer a model to speak of, where updates or outputs are not finite."""
+    details: EvaluationDetails = field(default_factory=EvaluationDetails)
+    """Why figures are null, thresholds, calibration and patient groups; its keys stand beside the others."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Was the model evaluated, and was its output not finite? An older version gave no reasons: then it has no
+        loss either."""
+        if not self.metrics or self.metrics.get("auroc") is not None:
+            return False
+        reason = self.details.reasons.get("auroc")
+        return self.metrics.get("loss") is None if reason is None else reason.kind == "not-finite"
 
     def line(self) -> dict[str, Any]:
         """One line of rounds.jsonl; keys that hold nothing are left out, but for the first five."""
@@ -153,7 +235,7 @@ class RoundRecord:
         for name in ("skipped", "diverged", "per_client", "privacy"):
             if getattr(self, name):
                 line[name] = getattr(self, name)
-        plain: dict[str, Any] = finite(line)
+        plain: dict[str, Any] = finite(line | self.details.line())
         return plain
 
     @classmethod
@@ -167,7 +249,7 @@ class RoundRecord:
             }
         else:
             left_out = {client: _left_out_v1(str(why)) for client, why in (line.get("dropped") or {}).items()}
-        return cls(**values, left_out=left_out)
+        return cls(**values, left_out=left_out, details=EvaluationDetails.from_line(line))
 
 
 @dataclass(frozen=True)
@@ -188,6 +270,8 @@ class Summary:
     dropped_updates: int = 0
     overhead: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, float] | None = None
+    evaluation: Mapping[str, Any] | None = None
+    """`final` and `best`: calibration, patient groups and the like of these two rounds, as in rounds.jsonl."""
 
     @property
     def finished(self) -> bool:
@@ -205,9 +289,9 @@ class Summary:
         return (self.final or {}).get("auroc")
 
     def plain(self) -> dict[str, Any]:
-        """What goes into summary.json; `reason` and `privacy` only where there are any."""
+        """What goes into summary.json; `reason`, `privacy` and `evaluation` only where there are any."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        optional = ("reason", "privacy")
+        optional = ("reason", "privacy", "evaluation")
         known = {name: value for name, value in values.items() if name not in optional or value is not None}
         plain: dict[str, Any] = finite({"schema": SCHEMA_VERSION, **known})
         return plain
@@ -220,7 +304,9 @@ class Summary:
 
 
 _CLIENT_FIELDS = tuple(one.name for one in fields(ClientRecord) if one.name != "columns")
-_ROUND_FIELDS = tuple(one.name for one in fields(RoundRecord) if one.name not in ("left_out", "clients"))
+_ROUND_FIELDS = tuple(
+    one.name for one in fields(RoundRecord) if one.name not in ("left_out", "clients", "details")
+)
 
 
 def check_schema(record: Mapping[str, Any], where: object) -> None:
@@ -245,6 +331,19 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Records in mappings and sequences as plain mappings."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _reasons(plain: Mapping[str, Any]) -> dict[str, Reason]:
+    return {name: Reason(one["kind"], str(one["text"])) for name, one in plain.items()}
 
 
 def _status(value: Any) -> Status:

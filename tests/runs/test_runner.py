@@ -16,6 +16,7 @@ from wardround import attacks
 from wardround.attacks.base import registry as attack_registry
 from wardround.errors import ConfigError, TooFewClients, WardroundError
 from wardround.experiments import load_config, run
+from wardround.federation.scoring import METRICS
 from wardround.records import LeftOut
 from wardround.runs.runner import build
 
@@ -50,7 +51,8 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     rounds = folder.rounds()
     assert [line.round for line in rounds] == [1, 2, 3, 4, 5, 6]
     assert {"train", "attack", "aggregate", "evaluate"} <= set(rounds[0].seconds)
-    assert {"auroc", "auprc", "accuracy", "f1", "loss"} == set(rounds[0].metrics)
+    assert set(METRICS) == set(rounds[0].metrics)
+    assert config["record"]["threshold"] == "highest F1 on validation rows"
     clients = folder.clients()
     assert len(clients) == 36
     assert {"round", "client", "byzantine", "num_samples", "weight", "score", "flag", "anomaly"} <= set(

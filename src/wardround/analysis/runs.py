@@ -11,7 +11,7 @@ from typing import Any
 
 from wardround.analysis.notes import notes_on, without_copies
 from wardround.errors import WardroundWarning
-from wardround.records import ClientRecord, RoundRecord, Summary, pipeline_name
+from wardround.records import ClientRecord, EvaluationDetails, RoundRecord, Summary, pipeline_name
 from wardround.runs.folder import RunFolder, find_runs
 from wardround.runs.summary import why_no_auroc
 
@@ -128,18 +128,30 @@ class Run:
         return ((self.summary.privacy if self.summary else None) or {}).get("epsilon")
 
     def final(self, metric: str) -> float | None:
-        """A test metric after the last round; the AUROC of a model without finite output is chance."""
+        """A test metric after the last round; the AUROC of a model without finite output is chance.
+
+        None where it cannot be computed for another reason: see `details.reasons`.
+        """
         metrics = self.summary.final if self.summary else None
         if metrics is None:
             return None
-        return _auroc_of(metrics) if metric == "auroc" else metrics.get(metric)
+        if metric != "auroc":
+            return metrics.get(metric)
+        reason = self.details.reasons.get("auroc")
+        return None if reason is not None and reason.kind != "not-finite" else _auroc_of(metrics)
 
     @property
     def why_no_auroc(self) -> str | None:
         """Why the run has no AUROC at its end; None where it has one, or has not ended."""
         if self.summary is None or self.final("auroc") is not None:
             return None
-        return why_no_auroc(self.summary.final, self.record)
+        return why_no_auroc(self.summary.final, self.record, self.summary.evaluation)
+
+    @cached_property
+    def details(self) -> EvaluationDetails:
+        """Calibration, patient groups and reasons of the last evaluated round."""
+        final = ((self.summary.evaluation if self.summary else None) or {}).get("final") or {}
+        return EvaluationDetails.from_line(final)
 
     @cached_property
     def curve(self) -> list[tuple[int, float]]:
@@ -147,13 +159,17 @@ class Run:
 
         Leaving such rounds out would make a rule look the better the sooner it breaks.
         """
-        values = [(record.round, _auroc_of(record.metrics)) for record in self.rounds if record.metrics]
+        values = [
+            (record.round, CHANCE if record.is_broken else record.metrics.get("auroc"))
+            for record in self.rounds
+            if record.metrics
+        ]
         return [(number, value) for number, value in values if value is not None]
 
     @cached_property
     def broken_rounds(self) -> int:
         """Evaluated rounds in which the model's output was not finite."""
-        return sum(1 for record in self.rounds if record.metrics and _is_broken(record.metrics))
+        return sum(1 for record in self.rounds if record.is_broken)
 
     def _named(self, name: str, section: str, keys: Iterable[str]) -> str:
         return _with_parameters(name, self.config[section], keys)

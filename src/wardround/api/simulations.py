@@ -89,7 +89,9 @@ class Result:
         lines = [f"{self.summary.status} after {self.summary.rounds} rounds: {known or 'no metrics'}"]
         if self.summary.reason:
             lines[0] += f" ({self.summary.reason})"
-        if (why := why_no_auroc(self.summary.final, self.folder.config()["record"])) is not None:
+        if (
+            why := why_no_auroc(self.summary.final, self.folder.config()["record"], self.summary.evaluation)
+        ) is not None:
             lines.append(f"no AUROC: {why}")
         if len(self.class_names) == 2:
             lines.append(f"predicts {self.class_names[1]!r} (not {self.class_names[0]!r})")

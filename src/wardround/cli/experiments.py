@@ -115,7 +115,9 @@ def run(
             f"{name} {final[name]:.3f}" for name in final if name != "round" and final[name] is not None
         )
     )
-    if (why := why_no_auroc(summary.final, folder.config().get("record", {}))) is not None:
+    if (
+        why := why_no_auroc(summary.final, folder.config().get("record", {}), summary.evaluation)
+    ) is not None:
         print(f"no AUROC: {why}")
     print(folder.path)
 

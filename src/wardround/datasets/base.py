@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.datasets.patient_groups import PatientGroups, groups_of_rows
 from wardround.datasets.preprocessing import Preprocessing
 from wardround.datasets.schema import Label, Schema
 from wardround.datasets.table import Table
@@ -99,6 +100,8 @@ class Split:
     """Class indices (int64, n), or n × L float zeros and ones for a multi-label task."""
     groups: Sequence[str] | None = None
     """The natural client (hospital, source) of each sample, where the data has one."""
+    patient_groups: PatientGroups = field(default_factory=dict)
+    """Attribute (sex, age, site) → the group of each sample, for figures per group; empty where the data has none."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -218,12 +221,19 @@ def split_samples(
     units: Sequence[object] | np.ndarray,
     seed: int,
     groups: Sequence[str] | np.ndarray | None = None,
+    patient_groups: PatientGroups | None = None,
 ) -> tuple[Split, Split, Split]:
     """Train, validation and test by `split_units`."""
     named = None if groups is None else np.asarray(groups, dtype=object)
     parts = split_units(units, seed)
     train, validation, test = (
-        Split(inputs[rows], targets[rows], None if named is None else tuple(named[rows])) for rows in parts
+        Split(
+            inputs[rows],
+            targets[rows],
+            None if named is None else tuple(named[rows]),
+            groups_of_rows(patient_groups or {}, rows),
+        )
+        for rows in parts
     )
     return train, validation, test
 

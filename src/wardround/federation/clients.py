@@ -12,7 +12,7 @@ from torch import Tensor
 from wardround.aggregators.base import ClientPolicy
 from wardround.privacy.masking import MaskedSum
 from wardround.privacy.order_names import order_name
-from wardround.records import Metrics
+from wardround.records import EvaluationDetails, Metrics
 from wardround.updates import Aggregation, Updates
 
 __all__ = ["Clients", "Description", "Evaluation", "Received", "TooFewReplies", "TrainOrder"]
@@ -91,6 +91,8 @@ class Evaluation:
     """On test samples, all clients together."""
     validation: Metrics | None = None
     per_client: Mapping[str, Metrics] | None = None
+    details: EvaluationDetails = field(default_factory=EvaluationDetails)
+    """Why figures are null, thresholds, calibration and patient groups."""
 
 
 class Clients(Protocol):

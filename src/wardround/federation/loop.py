@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -160,6 +161,7 @@ class Federation:
             peak_memory_mb(),
             self._client_records(round, received.updates, result, left_out),
             diverged=diverged,
+            details=evaluation.details,
         )
 
     def _releases(self, chosen: Mapping[str, int]) -> dict[str, Release]:
@@ -238,7 +240,14 @@ class Federation:
             return NOT_FINITE
         if len(updates) and not self.protection.hides_updates and not torch.isfinite(updates.norms).any():
             return "no client sent a finite update"
-        losses = [metrics.get("loss") for metrics in (evaluation.metrics, evaluation.validation) if metrics]
+        losses = [
+            metrics["loss"]
+            for metrics in (evaluation.metrics, evaluation.validation)
+            if metrics and "loss" in metrics
+        ]
+        reason = evaluation.details.reasons.get("loss")
+        if reason is not None and reason.kind == "no-rows":
+            return None
         if losses and all(loss is None or not math.isfinite(loss) for loss in losses):
             return "the model's output is not finite"
         return None
@@ -252,9 +261,10 @@ class Federation:
         if self.evaluator is None or local_batch_norm:
             return self.clients.evaluate(round, self.weights)
         last = round == self.schedule.rounds
-        per_client = self.clients.evaluate(round, self.weights).per_client if last else None
-        metrics, validation = self.evaluator.measure(self.weights)
-        return Evaluation(metrics, validation, per_client)
+        own = self.clients.evaluate(round, self.weights) if last else Evaluation()
+        measured, validation, details = self.evaluator.measure(self.weights)
+        details = replace(details, per_client_reasons=own.details.per_client_reasons)
+        return Evaluation(measured.metrics, validation.metrics, own.per_client, details)
 
     def _left_out(
         self, result: Aggregation, received: Received, quarantined: Mapping[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from wardround.privacy.encryption.sealing import seal_updates
 from wardround.privacy.masking import MaskedSum, SumMasked, masking_problem
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.protection import Protection, without_rows
+from wardround.records import EvaluationDetails
 from wardround.training.base import Trainer, TrainingParams
 from wardround.updates import Aggregation, Layout, Updates, drop_malformed
 
@@ -135,19 +137,30 @@ class SimulatedClients:
         raise WardroundError(f"round {round}: {reason}")
 
     def evaluate(self, round: int, weights: Tensor) -> Evaluation:
-        """Every client's own figures; all together by the mean of their BatchNorm, where that stays with them."""
+        """Every client's own figures; all together by the mean of their BatchNorm, where that stays with them.
+
+        The thresholds are those of all together: they are chosen on validation rows, which clients share.
+        """
         layout, members = self.work.layout, self.members.values()
-        per_client = {
-            client.name: self.evaluator.on_test_rows(client.own_weights(weights, layout), client.test_rows)
+        own = [client.batch_norm for client in members if client.batch_norm is not None]
+        together = weights
+        if own:
+            together = weights.clone()
+            together[layout.batch_norm_mask] = torch.stack(own).mean(0)
+        thresholds, _ = self.evaluator.on_validation(together)
+        measured = {
+            client.name: self.evaluator.on_test_rows(
+                client.own_weights(weights, layout), client.test_rows, thresholds
+            )
             for client in members
         }
-        own = [client.batch_norm for client in members if client.batch_norm is not None]
+        per_client = {name: one.metrics for name, one in measured.items()}
+        reasons = {name: one.reasons for name, one in measured.items() if one.reasons}
         if not own:
-            return Evaluation(per_client=per_client)
-        together = weights.clone()
-        together[layout.batch_norm_mask] = torch.stack(own).mean(0)
-        metrics, validation = self.evaluator.measure(together)
-        return Evaluation(metrics, validation, per_client)
+            return Evaluation(per_client=per_client, details=EvaluationDetails(per_client_reasons=reasons))
+        test, validation, details = self.evaluator.measure(together)
+        details = replace(details, per_client_reasons=reasons)
+        return Evaluation(test.metrics, validation.metrics, per_client, details)
 
     def state_dict(self) -> dict[str, Any]:
         """Random draws are named by (seed, round, client): they need no state."""

@@ -9,7 +9,9 @@ An order (server → hospital) has a head with `kind` and what the work is, and 
 * `hello` has a head: the hospital's name, its number of samples and the shape of its data;
 * `train` has the array `update` (encrypted: `ciphertext`, and for deposits `tag`) and the numbers `num-examples`
   and `loss`. Nothing else;
-* `evaluate` has numbers: the metrics on the hospital's own test samples.
+* `evaluate` has numbers: the metrics on the hospital's own test samples. Its head may have `groups` (the figures of
+  patient groups that are large enough), `calibration` (bins of the curve: edges, rows, predicted, observed) and
+  `reasons` (metric → what kind of reason there is that it has no value).
 
 In a masked round the answer to `train` has no array; four more orders follow it. Their heads name the hash of the
 training order, and an answer to
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 __all__ = [
-    "CONFIRM", "EVALUATE", "HELLO", "KEYS", "MASK", "MASKING", "REVEAL", "SAMPLES", "SHARE_KEYS", "SPENT", "TRAIN",
-    "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+    "CALIBRATION", "CONFIRM", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "REASONS", "REVEAL", "SAMPLES",
+    "SHARE_KEYS", "SPENT", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
 ]  # fmt: skip
 
 HELLO, TRAIN, EVALUATE = "hello", "train", "evaluate"
@@ -52,6 +54,8 @@ SAMPLES = "num-examples"
 """Flower's own name for a client's number of samples."""
 VALIDATION = "validation-"
 """Before the names of metrics on validation samples; those without it are on test samples."""
+GROUPS, CALIBRATION, REASONS = "groups", "calibration", "reasons"
+"""In the head of a reply to `evaluate`."""
 HEAD, METRICS, ARRAYS = "config", "metrics", "arrays"
 KINDS = ("float32", "float64", "uint8")
 """The kinds of numbers that travel."""

@@ -53,7 +53,7 @@ def round_events(record: RoundRecord, config: Mapping[str, Any]) -> list[Event]:
         words = "; ".join(f"{client}: {reason}" for client, reason in list(dropped.items())[:NAMED])
         more = f"; and {len(dropped) - NAMED} more" if len(dropped) > NAMED else ""
         events.append(Event("dropped", f"dropped {words}{more}", number))
-    if record.metrics is not None and record.metrics.get("auroc", 0.0) is None:
+    if "auroc" in (record.metrics or {}) and record.is_broken:
         events.append(Event("broken", "the model's output is not finite", number))
     return events
 

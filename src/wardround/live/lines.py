@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from wardround.records import ClientRecord, RoundRecord, Status, Summary
+from wardround.records import ClientRecord, ReasonKind, RoundRecord, Status, Summary
 
 __all__ = ["LONGEST_NAME", "read_client", "read_round", "read_summary"]
 
 LONGEST_NAME = 200  # of a client: names come from the clients themselves
 MAPPINGS = {"seconds", "metrics", "validation", "per_client", "privacy", "left_out", "dropped"}
 """What a round's line holds as mappings; `dropped` in schema 1."""
+UNREAD = {"per_client_reasons", "thresholds", "calibration", "groups", "gaps"}
+"""Details of an evaluation that the live page does not show."""
 
 
 def read_round(line: Mapping[str, Any]) -> RoundRecord | None:
@@ -19,14 +21,17 @@ def read_round(line: Mapping[str, Any]) -> RoundRecord | None:
 
     >>> read_round({"round": 1, "seconds": [], "metrics": {"auroc": 0.5}, "left_out": {"a": 3}})
     RoundRecord(round=1, seconds={}, metrics={'auroc': 0.5}, validation=None, per_client=None, skipped=None,
-                left_out={}, privacy=None, memory_mb=None, clients=())
+                left_out={}, privacy=None, memory_mb=None, clients=(),
+                details=EvaluationDetails(reasons={}, per_client_reasons={}, thresholds={}, calibration=(), groups={},
+                                          gaps={}))
     """
     if not isinstance(line.get("round"), int):
         return None
-    values = {name: value for name, value in line.items() if name not in MAPPINGS or isinstance(value, dict)}
+    known = {name: value for name, value in line.items() if name not in UNREAD}
+    values = {name: value for name, value in known.items() if name not in MAPPINGS or isinstance(value, dict)}
+    values["reasons"] = _reasons(line.get("reasons"))
     if "left_out" in values:
-        known = {client: one for client, one in values["left_out"].items() if _is_left_out(one)}
-        values["left_out"] = known
+        values["left_out"] = {client: one for client, one in values["left_out"].items() if _is_left_out(one)}
     return RoundRecord.from_line(values)
 
 
@@ -42,6 +47,14 @@ def read_summary(values: object) -> Summary | None:
     if not isinstance(values, dict) or not isinstance(values.get("status"), str):
         return None
     return Summary.from_plain(values)
+
+
+def _reasons(reasons: object) -> dict[str, dict[str, str]]:
+    return {
+        str(name): {"kind": one["kind"], "text": str(one.get("text"))[:LONGEST_NAME]}
+        for name, one in (reasons.items() if isinstance(reasons, dict) else ())
+        if isinstance(one, dict) and one.get("kind") in get_args(ReasonKind)
+    }
 
 
 def _is_left_out(one: object) -> bool:

@@ -17,6 +17,7 @@ import wardround
 from wardround import aggregators, attacks, datasets, plugins
 from wardround.datasets import Dataset
 from wardround.datasets import partition as partitions
+from wardround.datasets.base import Task
 from wardround.datasets.partition import Assignment
 from wardround.datasets.preprocessing import PreprocessingParams
 from wardround.datasets.tabular import prepare_for_clients
@@ -24,6 +25,7 @@ from wardround.errors import require
 from wardround.federation.loop import Federation
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.federation.schedule import Schedule
+from wardround.federation.scoring import THRESHOLD_RULE
 from wardround.federation.simulated import simulated_federation
 from wardround.privacy.encryption.refusals import BudgetSpent
 from wardround.privacy.masking import MASKED, SumMasked
@@ -271,6 +273,7 @@ def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any
         **({"privacy": privacy} if privacy else {}),
         "task": description.task,
         "class_names": list(description.class_names),
+        **({} if description.task == Task.MULTICLASS.value else {"threshold": THRESHOLD_RULE}),
         "clients": {client: list(counts) for client, counts in description.clients.items()},
         **({} if federation.evaluator is None else {"test_classes": federation.evaluator.test_classes()}),
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from wardround.records import ClientRecord, Metrics, RoundRecord, RunStatus, Summary
+from wardround.records import ClientRecord, EvaluationDetails, Metrics, RoundRecord, RunStatus, Summary
 
 __all__ = [
     "Verdicts",
@@ -59,7 +59,13 @@ def summarize(
         dropped_updates=sum(1 for record in clients if record.status != "ok"),
         overhead=_overhead(rounds),
         privacy=(rounds[-1].privacy or None) if rounds else None,
+        evaluation=_details({"final": final, "best": best}),
     )
+
+
+def _details(rounds: Mapping[str, RoundRecord | None]) -> dict[str, Any] | None:
+    details = {name: record.details.line() for name, record in rounds.items() if record is not None}
+    return details if any(details.values()) else None
 
 
 def _diverged_since(rounds: Sequence[RoundRecord]) -> int:
@@ -182,12 +188,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def why_no_auroc(final: Metrics | None, record: Mapping[str, Any]) -> str | None:
+def why_no_auroc(
+    final: Metrics | None, record: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None
+) -> str | None:
     """Why a run has no AUROC after its last round; None where it has one.
 
     Args:
         final: Its last test metrics.
         record: What its config.yaml records beside the configuration.
+        evaluation: Its summary's `evaluation`, which has the reason; None: of an older version.
 
     >>> about = {"class_names": ["no", "yes"], "test_classes": [12, 0]}
     >>> why_no_auroc({"auroc": None, "loss": 0.4}, about)
@@ -199,6 +208,9 @@ def why_no_auroc(final: Metrics | None, record: Mapping[str, Any]) -> str | None
         return None
     if "auroc" not in final:
         return "it was not measured"
+    reasons = EvaluationDetails.from_line((evaluation or {}).get("final") or {}).reasons
+    if "auroc" in reasons:
+        return reasons["auroc"].text
     if final.get("loss") is None:
         return "the model's output is not finite"
     counts = record.get("test_classes") or ()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from wardround.attacks.campaign import Campaign
 from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.client import Client, client_data, train_together
+from wardround.federation.scoring import MIN_GROUP_ROWS
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
+from wardround.flower.hospital.reported_figures import figures_note
 from wardround.flower.hospital.setup import Setups
 from wardround.flower.messages import (
     EVALUATE,
@@ -35,7 +36,6 @@ from wardround.flower.messages import (
     REVEAL,
     SAMPLES,
     TRAIN,
-    VALIDATION,
     Note,
     pack,
     unpack,
@@ -297,17 +297,15 @@ class Hospital:
             memory.check_evaluation(self._run(order.head), int(order.head["round"]), asked)
         setup = self.setups.prepare(order)
         weights = client.own_weights(setup.weights(order), setup.work.layout)
-        test = setup.evaluator.on_test_rows(weights, client.test_rows)
-        validation = setup.evaluator.on_validation(weights)
-        measured = test | {f"{VALIDATION}{name}": value for name, value in validation.items()}
-        known = {name: value for name, value in measured.items() if math.isfinite(value)}
-        reply = Note({}, {SAMPLES: len(client.test_rows), **known})
+        thresholds, validation = setup.evaluator.on_validation(weights)
+        policy = None if memory is None else memory.policy
+        least = MIN_GROUP_ROWS if policy is None else policy.min_group
+        test = setup.evaluator.on_test_rows(weights, client.test_rows, thresholds, least)
+        reply = figures_note(test, validation, len(client.test_rows), policy)
         if memory is None:
             return reply
         if min(len(client.test_rows), len(client.dataset.validation)) < memory.policy.min_reported:
             reply = Note({}, {SAMPLES: 0})  # too few samples to say anything of them
-        else:
-            reply = Note({}, {SAMPLES: len(client.test_rows), **memory.policy.rounded(known)})
         facts = {"run": self._run(order.head), "round": order.head["round"], "order": asked}
         memory.log(EVALUATE, pack(reply), **facts)
         return reply

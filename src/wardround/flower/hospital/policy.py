@@ -79,6 +79,8 @@ class HospitalPolicy(Parameters):
     """Training samples below which it does not train."""
     min_reported: int = Field(5, ge=1)
     """Samples below which no metric is reported."""
+    min_group: int = Field(10, ge=1)
+    """Samples below which nothing is reported of a patient group or of a bin of the calibration curve."""
     report_loss: bool | None = None
     """Send the training loss along with updates? None: only where no differential privacy is demanded, which does not
     cover it."""
@@ -135,7 +137,8 @@ class HospitalPolicy(Parameters):
             f"models: {models}, at most {self.max_parameters:,} parameters",
             f"learning rate {self.lr[0]:g} to {self.lr[1]:g}, at most {self.max_epochs} epochs",
             f"at most {self.max_rounds} rounds, {self.max_orders_per_day} orders per day",
-            f"at least {self.min_samples} samples to train and {self.min_reported} to report a metric",
+            f"at least {self.min_samples} samples to train, {self.min_reported} to report a metric and "
+            f"{self.min_group} to report one of a patient group",
             f"training loss: {self._reported(self.reports_loss)}; metrics: {self._reported(self.reports_metrics)}",
             f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
             f"shares of at most {self.max_share:g}",

@@ -18,9 +18,10 @@ from wardround.flower.messages import EVALUATE, TRAIN, Note
 from wardround.flower.orders import AUDIT, order_hash, work_section
 from wardround.flower.secure_aggregation.cohort import Cohort, Limits
 from wardround.flower.server.broker import Reply
+from wardround.flower.server.evaluations import combine_evaluations
 from wardround.flower.server.masked_round import MaskedRound
 from wardround.flower.server.membership import Membership
-from wardround.flower.server.replies import MaskedReplies, Replies, SealedReplies, combine_evaluations
+from wardround.flower.server.replies import MaskedReplies, Replies, SealedReplies
 from wardround.privacy.masking import MaskedSum
 from wardround.updates import Layout, Updates
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -12,17 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.federation.clients import Evaluation
-from wardround.federation.evaluation import METRICS
-from wardround.flower.messages import KEYS, SAMPLES, SPENT, VALIDATION, Note
+from wardround.flower.messages import KEYS, SAMPLES, SPENT, Note
 from wardround.flower.secure_aggregation.cohort import PublicKeys, read_public_key
 from wardround.flower.server.broker import Failure, Reply
 from wardround.privacy.encryption.refusals import Refused
 from wardround.updates import MOST_SAMPLES, Layout, Updates
 
-__all__ = ["MaskedReplies", "Replies", "SealedReplies", "combine_evaluations"]
-
-RATES = ("auroc", "auprc", "accuracy", "f1")
+__all__ = ["MaskedReplies", "Replies", "SealedReplies"]
 
 
 class Replies:
@@ -183,42 +179,3 @@ def _no_count(count: float | None) -> str | None:
     if count is None:
         return "no sample count in its answer"
     return None if 1 <= count <= MOST_SAMPLES else f"sample count {count:g}"
-
-
-def combine_evaluations(replies: Mapping[str, Reply]) -> Evaluation:
-    """The hospitals' own figures, and their median on test and on validation samples.
-
-    The median, because a hospital can report what it likes: no minority moves it far.
-
-    >>> from wardround.flower.messages import Note
-    >>> replies = {"a": Note({}, {"auroc": 0.7}), "b": Note({}, {"auroc": 0.8}), "c": Note({}, {"auroc": 9e9})}
-    >>> combine_evaluations(replies).metrics
-    {'auroc': 0.75}
-    """
-    figures = {
-        client: {name: value for name, value in reply.metrics.items() if _possible(name, value)}
-        for client, reply in replies.items()
-        if not isinstance(reply, Failure)
-    }
-    test = {
-        client: {name: value for name, value in own.items() if not name.startswith(VALIDATION)}
-        for client, own in figures.items()
-    }
-    own = {
-        client: {
-            name.removeprefix(VALIDATION): value for name, value in values.items() if name not in test[client]
-        }
-        for client, values in figures.items()
-    }
-    per_client = {client: {name: values.get(name) for name in METRICS} for client, values in test.items()}
-    return Evaluation(_medians(test) or None, _medians(own) or None, per_client or None)
-
-
-def _possible(name: str, value: float) -> bool:
-    kind = name.removeprefix(VALIDATION)
-    return (kind in RATES and 0 <= value <= 1) or (kind == "loss" and 0 <= value < math.inf)
-
-
-def _medians(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for own in figures.values() for name in own)
-    return {name: median(own[name] for own in figures.values() if name in own) for name in names}

@@ -319,6 +319,8 @@ def format_round(record: RoundRecord, rounds: int) -> str:
     auroc = (record.metrics or {}).get("auroc")
     if auroc is not None:
         parts.append(f"AUROC {auroc:.3f}")
+    elif record.metrics and (why := record.details.reasons.get("auroc")) is not None:
+        parts.append(f"no AUROC: {why.text}")
     if record.skipped:
         parts.append(f"skipped: {record.skipped}")
     if record.left_out:

@@ -1,0 +1,339 @@
+"""What predictions are worth: the metrics of a task, thresholds, and the figures of patient groups.
+
+No figure ends a run: what cannot be computed is NaN, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.datasets.base import Task
+from wardround.datasets.patient_groups import UNKNOWN_GROUP
+from wardround.metrics import (
+    auroc,
+    average_precision,
+    best_f1_threshold,
+    calibration_bins,
+    expected_calibration_error,
+)
+from wardround.records import CalibrationBin, GroupMetrics, Metrics, Reason
+from wardround.training.base import Objective
+
+__all__ = [
+    "GROUP_METRICS",
+    "METRICS",
+    "MIN_GROUP_ROWS",
+    "THRESHOLD_RULE",
+    "Measurement",
+    "Thresholds",
+    "choose_thresholds",
+    "gaps_between",
+    "measure",
+    "measure_groups",
+    "metrics_of",
+]
+
+METRICS = (
+    "auroc", "auprc", "accuracy", "f1", "loss", "sensitivity", "specificity", "brier", "ece", "threshold",
+)  # fmt: skip
+"""All metrics of an evaluation. Only a binary task has one threshold: a multi-label task has one per finding, a
+multi-class task none."""
+GROUP_METRICS = ("auroc", "accuracy", "f1", "sensitivity", "specificity", "brier")
+MIN_GROUP_ROWS = 20
+"""Test rows below which a patient group has no figures: they would be noise."""
+THRESHOLD_RULE = "highest F1 on validation rows"
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From which probability on an output counts as positive: one per output; none for a multi-class task."""
+
+    values: tuple[float, ...] = ()
+    reasons: Mapping[int, Reason] = field(default_factory=dict)
+    """Output → why its threshold is one half and not chosen."""
+
+    @classmethod
+    def default(cls, outputs: int) -> Thresholds:
+        """One half for every output."""
+        return cls((HALF,) * outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """The figures of a model on some rows."""
+
+    metrics: dict[str, float]
+    """NaN where a metric cannot be computed; `reasons` says why."""
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    calibration: list[CalibrationBin] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Finding → threshold, of a multi-label task."""
+    groups: dict[str, dict[str, GroupMetrics]] = field(default_factory=dict)
+    """The figures of patient groups, where they were asked for; see `measure_groups`."""
+
+
+def metrics_of(
+    logits: Tensor, targets: Tensor, task: Task, thresholds: Thresholds | None = None
+) -> dict[str, float]:
+    """The metrics of a task; NaN where the targets leave one undefined. See `measure`.
+
+    >>> metrics_of(torch.tensor([[2.0], [-1.0], [1.0]]), torch.tensor([1, 0, 0]), Task.BINARY)["auroc"]
+    1.0
+    """
+    return measure(logits, targets, task, thresholds).metrics
+
+
+def measure(
+    logits: Tensor,
+    targets: Tensor,
+    task: Task,
+    thresholds: Thresholds | None = None,
+    class_names: Sequence[str] = (),
+) -> Measurement:
+    """All figures of some rows.
+
+    Binary: as usual; positive is a probability above the threshold. Multi-class: the most probable class is said;
+    Hand & Till's mean over pairs of classes for AUROC, macro averages over classes else. Multi-label: macro averages
+    over the findings that occur, mean accuracy per finding.
+
+    The Brier score of a binary task is the mean of (p − y)², of a multi-class task the mean over rows of that sum over
+    all classes (0 to 2), of a multi-label task the mean over findings. The calibration curve of a multi-class task is
+    that of the most probable class: how sure the model is, and how often it is right.
+
+    Args:
+        logits: n × outputs.
+        targets: n class indices; n × findings zeros and ones of a multi-label task.
+        task: what the outputs mean.
+        thresholds: above which probability an output is positive; None: one half.
+        class_names: for the reasons.
+    """
+    names = METRICS if task is Task.BINARY else METRICS[:-1]
+    if not len(targets):
+        return _nothing(names, Reason("no-rows", "there are no rows to measure on"))
+    logits = logits.double()
+    loss = float(Objective(task is Task.MULTICLASS, prepare=lambda stored: stored).loss(logits, targets))
+    probabilities = torch.softmax(logits, 1) if task is Task.MULTICLASS else torch.sigmoid(logits)
+    broken = ~torch.isfinite(probabilities).all(1)
+    if not math.isfinite(loss):
+        broken |= ~torch.isfinite(logits).all(1)
+    if bool(broken.any()):  # a model that was broken has no ranking to measure
+        text = f"the model's output is not finite for {int(broken.sum())} of {len(broken)} rows"
+        return _nothing(names, Reason("not-finite", text))
+    shares, truth = probabilities.numpy(), targets.numpy()
+    if task is Task.MULTICLASS:
+        figures = _multi_class(shares, truth, class_names)
+    else:
+        cuts = (thresholds or Thresholds.default(shares.shape[1])).values
+        figures = _findings(logits.numpy(), shares, truth.reshape(shares.shape) > 0, cuts, class_names)
+        if task is Task.BINARY:
+            figures.metrics["threshold"] = cuts[0]
+        else:
+            figures.thresholds.update(zip(class_names, cuts, strict=False))
+        figures.reasons.update(_default_thresholds(thresholds, class_names, task))
+    figures.metrics["loss"] = loss
+    ordered = {name: figures.metrics[name] for name in names}
+    return Measurement(ordered, figures.reasons, figures.calibration, figures.thresholds)
+
+
+def choose_thresholds(logits: Tensor, targets: Tensor, task: Task) -> Thresholds:
+    """The threshold of each output with the highest F1 on these (validation) rows; one half where there is none."""
+    if task is Task.MULTICLASS:
+        return Thresholds()
+    shares = torch.sigmoid(logits.double()).numpy()
+    truth = targets.numpy().reshape(len(targets), logits.shape[1]) > 0
+    values: list[float] = []
+    reasons: dict[int, Reason] = {}
+    for output in range(logits.shape[1]):
+        chosen = None
+        if not len(truth):
+            reasons[output] = Reason("no-rows", "no validation rows to choose it on: one half")
+        elif not np.isfinite(shares).all():
+            reasons[output] = Reason("not-finite", "the model's output on validation rows is not finite")
+        elif (chosen := best_f1_threshold(shares[:, output], truth[:, output])) is None:
+            reasons[output] = Reason("one-class", f"{len(truth)} validation rows of one class: one half")
+        values.append(HALF if chosen is None else chosen)
+    return Thresholds(tuple(values), reasons)
+
+
+def measure_groups(
+    logits: Tensor,
+    targets: Tensor,
+    task: Task,
+    thresholds: Thresholds | None,
+    groups: Mapping[str, Sequence[str]],
+    least_rows: int = MIN_GROUP_ROWS,
+    class_names: Sequence[str] = (),
+) -> dict[str, dict[str, GroupMetrics]]:
+    """The figures of every patient group: attribute → group → rows and metrics.
+
+    Args:
+        logits: as in `measure`, and so are `targets`, `task`, `thresholds` and `class_names`.
+        groups: attribute → the group of each row.
+        least_rows: a group with fewer rows has no figures, and says so.
+    """
+    result: dict[str, dict[str, GroupMetrics]] = {}
+    for attribute, of_row in groups.items():
+        names, place = np.unique(np.asarray(of_row, dtype=str), return_inverse=True)
+        result[attribute] = {}
+        for number, name in enumerate(names.tolist()):
+            rows = np.flatnonzero(place == number)
+            figures: dict[str, float | str | None] = {"n": len(rows), **dict.fromkeys(GROUP_METRICS)}
+            if len(rows) < least_rows:
+                figures["reason"] = f"{len(rows)} rows, fewer than {least_rows}"
+            else:
+                own = measure(logits[rows], targets[rows], task, thresholds, class_names)
+                figures |= {metric: _known(own.metrics[metric]) for metric in GROUP_METRICS}
+                missing = [metric for metric in GROUP_METRICS if figures[metric] is None]
+                if missing:
+                    figures["reason"] = f"{', '.join(missing)}: {own.reasons[missing[0]].text}"
+            result[attribute][name] = figures
+    return result
+
+
+def gaps_between(groups: Mapping[str, Mapping[str, GroupMetrics]]) -> dict[str, Metrics]:
+    """Attribute → metric → largest minus least figure among its groups; None where fewer than two have one.
+
+    >>> gaps_between({"sex": {"F": {"n": 50, "auroc": 0.75}, "M": {"n": 60, "auroc": 0.5}, "unknown": {"auroc": 0.0}}})
+    {'sex': {'auroc': 0.25, 'accuracy': None, 'f1': None, 'sensitivity': None, 'specificity': None, 'brier': None}}
+    """
+    result: dict[str, Metrics] = {}
+    for attribute, of_group in groups.items():
+        known = [figures for name, figures in of_group.items() if name != UNKNOWN_GROUP]
+        gaps: dict[str, float | None] = {}
+        for metric in GROUP_METRICS:
+            values = [value for figures in known if isinstance(value := figures.get(metric), int | float)]
+            gaps[metric] = max(values) - min(values) if len(values) > 1 else None
+        result[attribute] = gaps
+    return result
+
+
+def _nothing(names: Sequence[str], reason: Reason) -> Measurement:
+    return Measurement(dict.fromkeys(names, math.nan), dict.fromkeys(names, reason))
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _default_thresholds(
+    thresholds: Thresholds | None, class_names: Sequence[str], task: Task
+) -> dict[str, Reason]:
+    """Why the threshold is one half, in one reason for all findings."""
+    if thresholds is None or not thresholds.reasons:
+        return {}
+    first = next(iter(thresholds.reasons.values()))
+    if task is Task.BINARY:
+        return {"threshold": first}
+    names = [class_names[output] if class_names else str(output) for output in thresholds.reasons]
+    return {"threshold": Reason(first.kind, f"{first.text} (for {', '.join(names)})")}
+
+
+def _findings(
+    logits: np.ndarray,
+    shares: np.ndarray,
+    truth: np.ndarray,
+    cuts: Sequence[float],
+    class_names: Sequence[str],
+) -> Measurement:
+    """Figures of one or more outputs with a sigmoid each; macro averages over the findings that occur.
+
+    Own implementations, not scikit-learn's: those spend milliseconds on checking what is known to be right, and a run
+    measures every hospital and every patient group.
+    """
+    said = shares > np.asarray(cuts)
+    occurring = np.flatnonzero(truth.any(0))
+    single = truth.shape[1] == 1
+    used = np.arange(1) if single else occurring
+    figures = [_finding(logits[:, c], truth[:, c], said[:, c]) for c in used]
+    metrics = {
+        name: _mean([own[name] for own in figures])
+        for name in ("auroc", "auprc", "f1", "sensitivity", "specificity")
+    }
+    curve = calibration_bins(shares.ravel(), truth.ravel())
+    metrics |= {
+        "accuracy": float((said == truth).mean()),
+        "brier": float(((shares - truth) ** 2).mean()),
+        "ece": expected_calibration_error(curve),
+    }
+    text = f"no finding is present in some and absent in others of {len(truth)} rows"
+    if single:
+        only = (class_names or ("negative", "positive"))[int(truth.any())]
+        text = f"all {len(truth)} rows are of class '{only}'"
+    reasons = {name: Reason("one-class", text) for name, value in metrics.items() if math.isnan(value)}
+    return Measurement(metrics, reasons, curve)
+
+
+def _finding(scores: np.ndarray, truth: np.ndarray, said: np.ndarray) -> dict[str, float]:
+    positives, negatives = int(truth.sum()), int((~truth).sum())
+    hits, named = int((said & truth).sum()), positives + int(said.sum())
+    return {
+        "auroc": _auroc(scores, truth),
+        "auprc": average_precision(scores, truth),
+        "f1": 2 * hits / named if named else 0.0,
+        "sensitivity": hits / positives if positives else math.nan,
+        "specificity": int((~said & ~truth).sum()) / negatives if negatives else math.nan,
+    }
+
+
+def _auroc(scores: np.ndarray, truth: np.ndarray) -> float:
+    return float(auroc(torch.from_numpy(scores), torch.from_numpy(truth)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _multi_class(shares: np.ndarray, truth: np.ndarray, class_names: Sequence[str]) -> Measurement:
+    rows, classes = shares.shape
+    said = shares.argmax(1)
+    present = np.unique(truth)
+    hits = np.bincount(truth[said == truth], minlength=classes)
+    of_truth, of_said = np.bincount(truth, minlength=classes), np.bincount(said, minlength=classes)
+    named = np.flatnonzero(of_truth + of_said)
+    others = rows - of_truth[present]
+    right_others = others - (of_said - hits)[present]
+    curve = calibration_bins(shares.max(1), said == truth)
+    happened = np.zeros_like(shares)
+    happened[np.arange(rows), truth] = 1
+    metrics = {
+        "auroc": _hand_till(shares, truth, present),
+        "auprc": float(np.mean([average_precision(shares[:, c], truth == c) for c in present])),
+        "accuracy": float((said == truth).mean()),
+        "f1": float(np.mean(2 * hits[named] / (of_truth + of_said)[named])),
+        "sensitivity": float(np.mean(hits[present] / of_truth[present])),
+        "specificity": float(np.mean(right_others / others)) if len(present) > 1 else math.nan,
+        "brier": float(((shares - happened) ** 2).sum(1).mean()),
+        "ece": expected_calibration_error(curve),
+    }
+    only = class_names[present[0]] if class_names else str(present[0])
+    one_class = Reason("one-class", f"all {rows} rows are of class '{only}'")
+    return Measurement(metrics, {name: one_class for name, v in metrics.items() if math.isnan(v)}, curve)
+
+
+def _hand_till(shares: np.ndarray, truth: np.ndarray, present: np.ndarray) -> float:
+    """Mean AUROC over pairs of the classes that occur, each ranked by its share among them; NaN for one class."""
+    if len(present) < 2:
+        return math.nan
+    among = shares[:, present] / shares[:, present].sum(1, keepdims=True).clip(1e-300)
+    if len(present) == 2:
+        return _auroc(among[:, 1], truth == present[1])
+    areas = []
+    for one, other in itertools.combinations(range(len(present)), 2):
+        rows = (truth == present[one]) | (truth == present[other])
+        areas.append(
+            (
+                _auroc(among[rows, one], truth[rows] == present[one])
+                + _auroc(among[rows, other], truth[rows] == present[other])
+            )
+            / 2
+        )
+    return float(np.mean(areas))
