@@ -21,7 +21,8 @@ from wardround.analysis.measures import MEASURES, Measured, measure_all
 from wardround.analysis.notes import notes_on
 from wardround.analysis.papers import Paper, Section
 from wardround.analysis.ranking import Ranking, rank_methods
-from wardround.analysis.rendering import Table
+from wardround.analysis.recommendation import Recommendation, evidence_table, recommendations
+from wardround.analysis.rendering import Table, count
 from wardround.analysis.runs import Run
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables
 from wardround.errors import ConfigError
@@ -36,6 +37,8 @@ class Analysis:
     """All results of an analysis."""
 
     measured: list[Measured]
+    recommendations: list[Recommendation]
+    """Which rule to use, one answer per setting."""
     unfinished: list[str]
     reference: str | None
     comparisons: list[PairedComparison]
@@ -55,11 +58,18 @@ class Analysis:
         return [verdict for section in self.sections for verdict in section.verdicts]
 
     def markdown(self) -> str:
-        """The results as one Markdown page: verdicts first, then the tables."""
-        runs = len(self.measured)
-        parts = [f"{runs} finished {'run' if runs == 1 else 'runs'}."]
+        """The results as one Markdown page: recommendation and evidence first, then verdicts and the tables."""
+        parts = []
+        for recommendation in self.recommendations:
+            heading = f"### {recommendation.setting}\n\n" if len(self.recommendations) > 1 else ""
+            parts.append(
+                f"{heading}**{recommendation.headline}** {' '.join(recommendation.details)}".rstrip()
+            )
+            if (evidence := evidence_table(recommendation)) is not None:
+                parts.append(evidence.markdown())
+        parts.append(f"{count(len(self.measured), 'finished run')}.")
         if self.unfinished:
-            parts[0] += f" Not finished, and left out: {', '.join(self.unfinished)}."
+            parts[-1] += f" Not finished, and left out: {', '.join(self.unfinished)}."
         parts += self.notes
         for verdict in self.verdicts:
             parts.append(
@@ -76,6 +86,7 @@ class Analysis:
                      "method": m.run.method, "seed": m.run.seed, **{name: m[name] for name in MEASURES}}
                     for m in self.measured
                 ],
+                "recommendations": [asdict(recommendation) for recommendation in self.recommendations],
                 "unfinished": self.unfinished,
                 "notes": self.notes,
                 "reference": self.reference,
@@ -117,6 +128,7 @@ def analyze(
     tables += [table for section in sections for table in section.details]
     return Analysis(
         measured,
+        recommendations(measured),
         [run.folder.path.name for run in runs if not run.finished],
         chosen,
         comparisons,

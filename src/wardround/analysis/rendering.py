@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Cell", "Table", "number", "percent", "plus_minus"]
+__all__ = ["Cell", "Table", "count", "difference", "number", "percent", "plus_minus"]
 
 Cell = str | float | int | None
 LATEX = {
@@ -66,6 +66,21 @@ class Table:
 def number(value: float | None, digits: int = 3) -> str | None:
     """A value rounded to `digits`; None stays None."""
     return None if value is None else f"{value:.{digits}f}"
+
+
+def difference(value: float) -> str:
+    """A difference of two metrics, rounded once, the same on every page and in every table.
+
+    >>> difference(0.0245), difference(-0.0004), difference(-0.012)
+    ('0.025', '0.000', '−0.012')
+    """
+    shown = f"{abs(value):.3f}"
+    return f"−{shown}" if value < 0 and float(shown) else shown
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: `1 run`, `2 runs`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def percent(value: float | None) -> str | None:

@@ -50,6 +50,9 @@ def analyze(
     elif out is None:
         print(analysis.markdown())
     else:
+        for recommendation in analysis.recommendations:
+            where = f"{recommendation.setting}: " if len(analysis.recommendations) > 1 else ""
+            print(f"{where}{recommendation.text}")
         for verdict in analysis.verdicts:
             print(f"{verdict.key}: {verdict.verdict}: {verdict.reason}")
         print(f"tables: {out}")

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import resources
 from statistics import fmean
+
+import yaml
 
 from wardround import aggregators, attacks
 from wardround.analysis.claims import Claim, Verdict, claims_table, decide
@@ -20,7 +24,7 @@ from wardround.analysis.papers import Section
 from wardround.analysis.runs import CLEAN
 from wardround.analysis.statistics import paired
 
-__all__ = ["RULE", "decide_hypotheses", "section"]
+__all__ = ["RULE", "decide_hypotheses", "preset_names", "section"]
 
 RULE = "caac"
 EQUAL = 0.01  # "equal or better" means: not worse by more than this
@@ -42,9 +46,23 @@ STATEMENTS = {
 }
 
 
+@cache
+def preset_names() -> frozenset[str]:
+    """The names that runs of the CAAC-FL presets have."""
+    presets = resources.files(__package__).joinpath("presets").iterdir()
+    return frozenset(
+        yaml.safe_load(preset.read_text(encoding="utf-8"))["name"]
+        for preset in presets
+        if preset.name.endswith(".yaml")
+    )
+
+
 def section(measured: Sequence[Measured]) -> Section | None:
-    """The verdicts with their claims; None where CAAC-FL is not among the runs."""
-    verdicts = decide_hypotheses(measured)
+    """The verdicts with their claims; None where no run of the CAAC-FL presets is among the runs.
+
+    The hypotheses are about the protocol's own runs: whoever tries `caac` on other data did not ask about them.
+    """
+    verdicts = decide_hypotheses([m for m in measured if m.run.config["name"] in preset_names()])
     if not verdicts:
         return None
     tables = [claims_table(verdict, "CAAC-FL", [NOTE]) for verdict in verdicts if verdict.claims]
