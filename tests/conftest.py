@@ -99,6 +99,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 FOUR_RUNS = {
+    "name": "caac",  # as the CAAC-FL presets name theirs: their hypotheses belong to the report
     "base": {
         "dataset": {"name": "synthetic", "samples": 400, "features": 6},
         "partition": {"name": "dirichlet", "clients": 6, "alpha": 0.5},

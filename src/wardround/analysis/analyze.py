@@ -17,11 +17,12 @@ from wardround.analysis.comparisons import (
     ranking_table,
     reference_of,
 )
+from wardround.analysis.evidence import evidence_table
 from wardround.analysis.measures import MEASURES, Measured, measure_all
 from wardround.analysis.notes import notes_on
 from wardround.analysis.papers import Paper, Section
 from wardround.analysis.ranking import Ranking, rank_methods
-from wardround.analysis.recommendation import Recommendation, evidence_table, recommendations
+from wardround.analysis.recommendation import Recommendation, recommendations
 from wardround.analysis.rendering import Table, count
 from wardround.analysis.runs import Run
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables

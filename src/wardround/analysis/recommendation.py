@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from wardround.analysis.measures import BASELINE, Measured
-from wardround.analysis.rendering import Cell, Table, count, difference, plus_minus
+from wardround.analysis.rendering import difference
 from wardround.analysis.runs import CHANCE, CLEAN
-from wardround.analysis.statistics import LEVEL, Paired, adjusted, describe, paired, smallest_wilcoxon_p
+from wardround.analysis.statistics import LEVEL, Paired, adjusted, paired, smallest_wilcoxon_p
 
-__all__ = ["Recommendation", "Standing", "evidence_table", "recommend", "recommendations"]
+__all__ = ["Recommendation", "Standing", "recommend", "recommendations"]
 
 KEPT = 0.5  # of what the best rule has above chance without attack: with less, no rule is worth recommending
-COLUMNS_PER_ATTACK = 3  # with more attacks, the table shows their mean and the worst
 
 Results = Mapping[str, Mapping[tuple[str, int], float]]
 """AUROC by method, and by attack and seed."""
@@ -126,42 +125,6 @@ def recommend(results: Results, setting: str = "", backdoor: bool = False) -> Re
     return facts.decide()
 
 
-def evidence_table(recommendation: Recommendation) -> Table | None:
-    """What each compared rule reached, best worst case first; None where nothing was compared."""
-    standings = recommendation.standings
-    if not standings:
-        return None
-    clean = CLEAN in standings[0].values
-    attacks = [condition for condition in standings[0].values if condition != CLEAN]
-    few = len(attacks) <= COLUMNS_PER_ATTACK
-    columns = [
-        "rule",
-        *(["without attack"] if clean else []),
-        *(attacks if few else [f"mean of {len(attacks)} attacks"]),
-    ]
-    if attacks:
-        columns += ["worst case"] if few else ["worst case", "worst attack"]
-    rows: list[list[Cell]] = []
-    for standing in standings:
-        shown = [standing.values[condition] for condition in ([CLEAN] if clean else [])]
-        shown += [standing.values[attack] for attack in attacks] if few else [
-            tuple(fmean(of_seed) for of_seed in zip(*(standing.values[a] for a in attacks), strict=True))
-        ]  # fmt: skip
-        shown += [standing.worst] if attacks else []
-        row: list[Cell] = [standing.method, *(_mean_sd(values) for values in shown)]
-        rows.append(row if few else [*row, standing.worst_attack])
-    notes = [
-        f"AUROC on the test patients after the last round, mean{' ± standard deviation' * (len(recommendation.seeds) > 1)}"
-        f" over {count(len(recommendation.seeds), 'seed')}."
-        + (" Worst case: the lowest of its row in each seed." if attacks else "")
-    ]
-    if recommendation.left_out:
-        notes.append(
-            f"Not compared, because they did not run under all of this: {', '.join(recommendation.left_out)}."
-        )
-    return Table("evidence", "What each rule keeps", columns, rows, tuple(notes))
-
-
 def _comparable(results: Results) -> tuple[list[str], list[int], list[str]]:
     """The conditions, seeds and methods that can be compared: every method under every condition with every seed.
 
@@ -212,11 +175,6 @@ def _standings(
     return tuple(sorted(standings, key=lambda s: (-fmean(s.worst), s.method != BASELINE, s.method)))
 
 
-def _mean_sd(values: Sequence[float]) -> str | None:
-    description = describe(values)
-    return None if description is None else plus_minus(description.mean, description.sd)
-
-
 @dataclass(frozen=True)
 class _Facts:
     """What was compared, and the sentences about it."""
@@ -230,66 +188,66 @@ class _Facts:
     backdoor: bool
 
     def nothing_to_compare(self) -> Recommendation:
-        if self.standings:
-            (only,) = self.standings[:1]
-            headline = f"No rule can be recommended: only {only.method} was run, and there is nothing to compare it with."
-            reached = [f"AUROC {only.mean(CLEAN):.3f} without an attack"] if CLEAN in only.values else []
-            if only.worst_attack is not None:
-                reached.append(f"{only.mean(only.worst_attack):.3f} under {only.worst_attack}")
-            return self._made(NONE, None, headline, [f"It reached {', '.join(reached)}."])
+        if not self.standings:
+            why = "no two rules ran under the same attacks with the same seeds"
+            return self._made(NONE, None, f"No rule can be recommended: {why}.", [])
+        only = self.standings[0]
+        reached = [f"AUROC {only.mean(CLEAN):.3f} without an attack"] if CLEAN in only.values else []
+        if only.worst_attack is not None:
+            reached.append(f"{only.mean(only.worst_attack):.3f} under {only.worst_attack}")
+        why = f"{only.method} is the only rule here, and there is nothing to compare it with"
         return self._made(
-            NONE,
-            None,
-            "No rule can be recommended: no two rules ran under the same attacks with the same seeds.",
-            [],
+            NONE, None, f"No rule can be recommended: {why}.", [f"It reached {', '.join(reached)}."]
         )
 
     def nobody_attacks(self) -> Recommendation:
         best, second = self.standings[:2]
         test = paired(best.worst, second.worst)
         assert test is not None  # there are seeds
+        why = "nobody attacks in these runs, so they cannot say what withstands an attack"
+        told_apart = "" if self._apart([test])[0] else ", which these seeds do not tell apart"
         return self._made(
             NONE,
             None,
-            "No rule can be recommended: nobody attacks in these runs, so they cannot say what withstands an attack.",
-            [f"Without an attack {best.method} has the highest AUROC, {best.mean(CLEAN):.3f}; next is {second.method} with "
-             f"{second.mean(CLEAN):.3f}{'' if self._apart([test])[0] else ', which these seeds do not tell apart'}."],
-        )  # fmt: skip
+            f"No rule can be recommended: {why}.",
+            [
+                f"Without an attack {best.method} has the highest AUROC, {best.mean(CLEAN):.3f}; next is "
+                f"{second.method} with {second.mean(CLEAN):.3f}{told_apart}."
+            ],
+        )
 
     def decide(self) -> Recommendation:
         best, *others = self.standings
         tests = [test for other in others if (test := paired(best.worst, other.worst)) is not None]
         tied = tuple(o.method for o, apart in zip(others, self._apart(tests), strict=True) if not apart)
-        worst = fmean(best.worst)
-        few = "this one seed" if len(self.seeds) == 1 else f"these {len(self.seeds)} seeds"
-        # A difference that is below the last shown digit in no seed and every seed is a tie by any measure.
+        verdict, headline = self._headline(best, tied)
+        rule = None if verdict in (NONE, UNDECIDED) else best.method
+        return self._made(verdict, rule, headline, self._details(best, tied), best, tied)
+
+    def _headline(self, best: Standing, tied: tuple[str, ...]) -> tuple[str, str]:
+        worst, seeds = fmean(best.worst), len(self.seeds)
         if self._too_low(worst):
-            headline = (
-                f"No rule can be recommended: in its worst case even the best one here, {best.method}, keeps an AUROC of "
-                f"only {worst:.3f} (0.5 is chance)."
+            return NONE, (
+                f"No rule can be recommended: even the best one here, {best.method}, keeps an AUROC of only "
+                f"{worst:.3f} in its worst case (0.5 is chance)."
             )
-            return self._made(NONE, None, headline, self._details(best, tied), best, tied)
         if best.method == self.reference:
-            headline = (
-                f"{_plain(best.method).capitalize()} is enough against these attacks: no other rule here has a better "
-                "worst case."
+            return NOT_NEEDED, (
+                f"{_plain(best.method).capitalize()} is enough against these attacks: no other rule here has a "
+                "better worst case."
             )
-            return self._made(NOT_NEEDED, best.method, headline, self._details(best, tied), best, tied)
-        if len(self.seeds) == 1:
-            headline = f"Use {best.method}, as far as a single seed can tell."
-            return self._made(HINT, best.method, headline, self._details(best, tied), best, tied)
+        if seeds == 1:
+            return HINT, f"Use {best.method} here, as far as a single seed can tell."
         if self.reference in tied:
-            headline = (
-                f"Not decided: {best.method} has the best worst case ({worst:.3f}), but {few} do not tell it from "
-                f"{_plain(self.reference or '')}."
+            return UNDECIDED, (
+                f"Not decided: {best.method} has the best worst case ({worst:.3f}), but {seeds} seeds do not tell it "
+                f"from {_plain(BASELINE)}."
             )
-            return self._made(UNDECIDED, None, headline, self._details(best, tied), best, tied)
         if tied:
-            headline = (
-                f"Use {best.method} here. {_listed(tied)} may be as good: {few} do not tell them apart."
+            return TIED, (
+                f"Use {best.method} here. {_listed(tied)} may be as good: {seeds} seeds do not tell them apart."
             )
-            return self._made(TIED, best.method, headline, self._details(best, ()), best, tied)
-        return self._made(RECOMMENDED, best.method, f"Use {best.method} here.", self._details(best, ()), best)
+        return RECOMMENDED, f"Use {best.method} here."
 
     def _too_low(self, worst: float) -> bool:
         clean = [standing.mean(CLEAN) for standing in self.standings if CLEAN in standing.values]
@@ -308,48 +266,45 @@ class _Facts:
     def _details(self, best: Standing, tied: tuple[str, ...]) -> list[str]:
         sentences = [*self._cost_in_words(best), *self._saving_in_words(best), self._certainty(best)]
         if tied and best.method == self.reference:
-            sentences.insert(2, f"Not told apart from it: {_listed(tied)}.")
+            sentences.append(f"Not told apart from it: {_listed(tied)}.")
         if self.backdoor:
-            sentences.append("AUROC does not show whether a backdoor works: see 'attack success' below.")
+            sentences.append("AUROC does not show whether a backdoor works: see 'attack success'.")
         return sentences
 
     def _cost_in_words(self, best: Standing) -> list[str]:
         if CLEAN not in best.values:
-            return ["What it costs without an attack is not known: no run is without one."]
+            return ["What it costs without an attack is not known: every run has one."]
         other = self._other(best)
-        if other is None:
-            return []
         test = self._cost(best, other)
         assert test is not None
         figures = f"AUROC {best.mean(CLEAN):.3f} against {other.mean(CLEAN):.3f} of {_plain(other.method)}"
+        amount = difference(test.difference)
         if best.method == self.reference:
-            return [f"Without an attack: {figures}{_interval(test, 'difference ')}."]
+            return [f"Without an attack: {figures}."]
         if test.difference <= 0:
-            return [f"Without an attack it costs nothing: {figures}{_interval(test, 'difference ')}."]
-        measured = " measurable" if test.low is not None and test.low <= 0 else ""
-        cost = f"nothing{measured}" if measured else f"{difference(test.difference)} of AUROC"
-        return [
-            f"Without an attack it costs {cost}: {figures}{_interval(test, f'{difference(test.difference)}, ')}."
-        ]
+            return [f"Without an attack it costs nothing: {figures}{_interval(test, amount)}."]
+        if test.low is not None and test.low <= 0:
+            return [
+                f"Without an attack it costs nothing that can be measured: {figures}{_interval(test, amount)}."
+            ]
+        return [f"Without an attack it costs {amount}: {figures}{_interval(test)}."]
 
     def _saving_in_words(self, best: Standing) -> list[str]:
         other = self._other(best)
-        if other is None or other.worst_attack is None or best.worst_attack is None:
-            return []
-        test = self._saving(best, other)
+        attack, test = other.worst_attack, self._saving(best, other)
+        assert attack is not None  # there are attacks
         assert test is not None
-        attack = other.worst_attack
-        which = f"Under {attack}" + (
-            f", the worst of {len(self.attacks)} attacks for {_plain(other.method)},"
-            if len(self.attacks) > 1
-            else ""
+        assert best.worst_attack is not None
+        many = f", the worst of {len(self.attacks)} attacks for {_plain(other.method)}," * (
+            len(self.attacks) > 1
         )
-        ours, theirs = best.mean(attack), other.mean(attack)
+        saves = f"it saves {difference(test.difference)}"
+        if test.difference <= 0:
+            saves = f"it loses {difference(-test.difference)} more"
         sentences = [
-            f"{which} it has {ours:.3f} where {_plain(other.method)} has {theirs:.3f}: "
-            + (f"it saves {difference(test.difference)}" if test.difference > 0 else f"it loses {difference(-test.difference)} more")
-            + f"{_interval(test)}."
-        ]  # fmt: skip
+            f"Under {attack}{many} it keeps {best.mean(attack):.3f} where {_plain(other.method)} keeps "
+            f"{other.mean(attack):.3f}: {saves}{_interval(test)}."
+        ]
         if best.worst_attack != attack:
             sentences.append(
                 f"Its own worst attack is {best.worst_attack}: {best.mean(best.worst_attack):.3f}."
@@ -359,23 +314,22 @@ class _Facts:
     def _certainty(self, best: Standing) -> str:
         seeds = len(self.seeds)
         if seeds == 1:
-            return "One seed says nothing about chance: run at least three before you rely on it."
+            return "One seed says nothing about chance: run at least six before you rely on it."
         other = self._other(best)
-        if other is None:
-            return f"{seeds} seeds."
         test = self._saving(best, other)
         assert test is not None
+        ahead = "all" if test.above == seeds else "none" if not test.above else str(test.above)
         agreed = (
-            f"Of {seeds} seeds, {test.above if test.above < seeds else 'all'} have it ahead under that attack"
+            f"Of {seeds} seeds, {ahead} {'has' if test.above == 1 else 'have'} it ahead under that attack"
         )
         if (smallest := smallest_wilcoxon_p(seeds)) > LEVEL:
-            return f"{agreed}; that is few: a rank test could not call it significant (p is {smallest:.3g} at best)."
+            return f"{agreed}; with so few, a rank test cannot call it significant (p is {smallest:.3g} at best)."
         return f"{agreed} (rank test: p = {test.wilcoxon_p:.2g})."
 
-    def _other(self, best: Standing) -> Standing | None:
+    def _other(self, best: Standing) -> Standing:
         """What the leading rule is measured against: plain averaging, else the next best rule."""
         others = [standing for standing in self.standings if standing.method != best.method]
-        return next((o for o in others if o.method == self.reference), others[0] if others else None)
+        return next((other for other in others if other.method == self.reference), others[0])
 
     def _cost(self, best: Standing, other: Standing) -> Paired | None:
         return paired(other.values[CLEAN], best.values[CLEAN]) if CLEAN in best.values else None
@@ -410,7 +364,9 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _interval(test: Paired, before: str = "") -> str:
-    if test.low is None or test.high is None:
-        return ""
-    return f" ({before}95 % interval {difference(test.low)} to {difference(test.high)})"
+def _interval(test: Paired, amount: str = "") -> str:
+    """The 95 % interval in brackets, after the difference where the sentence does not have it."""
+    parts = [f"difference {amount}"] if amount else []
+    if test.low is not None and test.high is not None:
+        parts.append(f"95 % interval {difference(test.low)} to {difference(test.high)}")
+    return f" ({', '.join(parts)})" if parts else ""
