@@ -58,3 +58,21 @@ def test_copies_that_trackers_keep_are_no_runs(make_run):
     copy.mkdir(parents=True)
     (copy / "config.yaml").write_text(folder.config_path.read_text())
     assert [run.folder.path for run in load_runs([make_run.root])] == [folder.path]
+
+
+def test_headings_leave_out_what_all_runs_have_in_common(make_run):
+    for attack, alpha in (("none", 0.1), ("alie", 0.1), ("sign-flip", 1.0)):
+        make_run("krum", attack=attack, alpha=alpha)
+    runs = load_runs([make_run.root])
+    assert {run.attack for run in runs} == {"clean", "alie 25 % from round 5", "sign-flip 25 % from round 5"}
+    assert {run.attack_label for run in runs} == {"clean", "alie", "sign-flip"}
+    assert {run.setting_label for run in runs} == {"dirichlet α 0.1", "dirichlet α 1"}
+    assert runs[0].common == {"synthetic", "4 clients", "25 %", "from round 5"}
+
+
+def test_headings_keep_what_differs(make_run):
+    make_run("krum", attack="alie", start=5)
+    make_run("krum", attack="alie", start=9)
+    runs = load_runs([make_run.root])
+    assert {run.attack_label for run in runs} == {"alie from round 5", "alie from round 9"}
+    assert {run.setting_label for run in runs} == {""}

@@ -48,6 +48,8 @@ class Run:
         self.setting_keys: tuple[str, ...] = ()
         self.copies: tuple[Run, ...] = ()
         """Other folders of the same experiment, which are not counted: see `load_runs`."""
+        # Parts of the labels that are the same in all loaded runs, and need not be in every heading.
+        self.common: frozenset[str] = frozenset()
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -82,24 +84,44 @@ class Run:
     @property
     def attack(self) -> str:
         """The attack in a few words: name, parts, share and onset."""
+        return " ".join(self.attack_parts)
+
+    @property
+    def attack_label(self) -> str:
+        """The attack without what all attacks among the loaded runs have in common."""
+        name, *rest = self.attack_parts
+        return " ".join([name, *(part for part in rest if part not in self.common)])
+
+    @property
+    def attack_parts(self) -> list[str]:
+        """Name, share and onset of the attack, as words."""
         attack = self.config["attack"]
         if attack["name"] == "none" or not self.byzantine:
-            return CLEAN
+            return [CLEAN]
         parts = " + ".join(part["name"] for part in attack.get("parts", ()))
         share = round(100 * len(self.byzantine) / max(1, len(self.record["clients"])))
-        onset = f" from round {self.onset}" if self.onset and self.onset > 1 else ""
+        onset = [f"from round {self.onset}"] if self.onset and self.onset > 1 else []
         name = f"{attack['name']} ({parts})" if parts else attack["name"]
-        return f"{self._named(name, 'attack', self.attack_keys)} {share} %{onset}"
+        return [self._named(name, "attack", self.attack_keys), f"{share} %", *onset]
 
     @property
     def setting(self) -> str:
         """What makes runs comparable apart from rule, attack and seed: dataset, partition, clients and so on."""
+        return " · ".join(self.setting_parts)
+
+    @property
+    def setting_label(self) -> str:
+        """The setting without what all loaded runs have in common; empty where that is everything."""
+        return " · ".join(part for part in self.setting_parts if part not in self.common)
+
+    @property
+    def setting_parts(self) -> list[str]:
+        """Dataset, partition, number of clients and what else differs, as words."""
         partition = self.config["partition"]
         alpha = f" α {partition['alpha']:g}" if partition.get("alpha") is not None else ""
         clients = len(self.record.get("clients", ()))
         parts = [self.config["dataset"]["name"], partition["name"] + alpha, f"{clients} clients"]
-        parts += [f"{key.split('.')[-1]} {_word(self._value(key))}" for key in self.setting_keys]
-        return " · ".join(parts)
+        return [*parts, *(f"{key.split('.')[-1]} {_word(self._value(key))}" for key in self.setting_keys)]
 
     @property
     def seed(self) -> int:
@@ -217,6 +239,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
         keys = _differing(plain, IN_SETTING_LABEL)
         for run in group:
             run.setting_keys = keys
+    attacked = [set(run.attack_parts[1:]) for run in runs if run.attack != CLEAN]
+    common = set[str]()
+    for labels in (attacked, [set(run.setting_parts) for run in runs]):
+        common |= set.intersection(*labels) if labels else set()
+    for run in runs:
+        run.common = frozenset(common)
     return runs
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from wardround.analysis import load_runs, measure_all
-from wardround.protocols.caac_fl.hypotheses import decide_hypotheses
+from wardround.protocols.caac_fl.hypotheses import decide_hypotheses, preset_names, section
 
 MANY = range(8)
 
@@ -166,3 +166,13 @@ def test_drift_runs_count_for_h3(make_run):
 def test_without_caac_there_is_nothing_to_judge(make_run):
     make_run("krum")
     assert verdicts(make_run) == {}
+
+
+def test_the_hypotheses_are_about_runs_of_the_protocols_own_presets(make_run):
+    for name in ("mine", "caac"):
+        for method in ("caac", "krum"):
+            make_run(method, name=name)
+    runs = measure_all(load_runs([make_run.root]))
+    assert section([m for m in runs if m.run.config["name"] == "mine"]) is None
+    assert section(runs) is not None
+    assert preset_names() >= {"caac", "caac-drift", "caac-mimic3"}
