@@ -65,14 +65,19 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw every figure as PNG, SVG and PDF into this folder.")
     ] = None,
+    every_run: Annotated[
+        bool, typer.Option("--all", help="Figures of clients for every run, not for one seed of each kind.")
+    ] = False,
 ) -> None:
-    """Write one self-contained HTML page about some runs."""
+    """Write one self-contained HTML page about some runs: which rule to use, the evidence, and the rest."""
     from wardround.analysis import load_runs
 
-    write_report(load_runs(paths), out, title, figures)
+    write_report(load_runs(paths), out, title, figures, every_run)
 
 
-def write_report(runs: Sequence[Run], out: Path, title: str, figures: Path | None = None) -> None:
+def write_report(
+    runs: Sequence[Run], out: Path, title: str, figures: Path | None = None, every_run: bool = False
+) -> None:
     """Write the page about these runs, and their figures as files where a folder is given."""
     from wardround.cli.console import progress
     from wardround.protocols import papers
@@ -80,8 +85,12 @@ def write_report(runs: Sequence[Run], out: Path, title: str, figures: Path | Non
     from wardround.report.page import write_page
     from wardround.report.paper import write_figures
 
-    contents = collect(runs, papers())
+    contents = collect(runs, papers(), every_run)
     print(f"report: {write_page(runs, out, title, contents)}")
+    if (left_out := len(runs) - len(contents.single)) > 0 and contents.single:
+        print(
+            f"figures of clients: {len(contents.single)} of {len(runs)} runs; --all has those of the other {left_out}"
+        )
     if figures is None:
         return
     with progress("figures", len(contents.all_figures)) as advance:

@@ -8,8 +8,9 @@ from typing import Any
 
 from wardround.analysis.measures import Measured
 from wardround.analysis.ranking import Ranking
+from wardround.analysis.rendering import difference
 from wardround.analysis.runs import CLEAN
-from wardround.report.figures import ATTACKER, PALETTE, Figure, colour_of, grouped
+from wardround.report.figures import ATTACKER, PALETTE, Figure, colour_of, grouped, titled
 
 __all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
 
@@ -22,7 +23,7 @@ LEAST_RANGE = 0.05  # smaller differences are noise and must not look dramatic
 def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
     """ΔAUROC as a heatmap method × attack, one figure per setting."""
     attacked = [m for m in measured if m["delta_auroc"] is not None]
-    for number, (setting, members) in enumerate(grouped(attacked, lambda m: m.run.setting).items()):
+    for number, members in enumerate(grouped(attacked, lambda m: m.run.setting).values()):
         methods = sorted({m.run.method for m in members}, reverse=True)
         attacks = sorted({m.run.attack for m in members})
         cells = grouped(members, lambda m: (m.run.method, m.run.attack))
@@ -30,17 +31,20 @@ def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
             [_mean([m["delta_auroc"] for m in cells.get((method, attack), ())]) for attack in attacks]
             for method in methods
         ]
+        names = {m.run.attack: m.run.attack_label for m in members}
         reach = max(LEAST_RANGE, *(abs(v) for row in z for v in row if v is not None))
         yield Figure(
             f"loss-{number}",
-            f"What each attack costs: {setting}",
+            titled("What each attack costs", members[0].run.setting_label),
             "ΔAUROC: clean minus attacked, same seed, mean over seeds. 0 is no harm; orange-red is harm.",
             [
                 {
-                    "type": "heatmap", "x": attacks, "y": methods, "z": z, "zmin": -reach, "zmax": reach,
-                    "colorscale": DIVERGING, "texttemplate": "%{z:.3f}", "xgap": 2, "ygap": 2, "hoverongaps": False,
+                    "type": "heatmap", "x": [names[attack] for attack in attacks], "y": methods, "z": z,
+                    "zmin": -reach, "zmax": reach, "colorscale": DIVERGING,
+                    "text": [["" if value is None else difference(value) for value in row] for row in z],
+                    "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "hoverongaps": False,
                     "colorbar": {"title": {"text": "ΔAUROC"}, "outlinewidth": 0},
-                    "hovertemplate": "%{y}, %{x}: %{z:.3f}<extra></extra>",
+                    "hovertemplate": "%{y}, %{x}: %{text}<extra></extra>",
                 }
             ],
             {
@@ -51,27 +55,23 @@ def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
 
 
 def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
-    """Box plots of the final AUROC over seeds, one point per seed; only for settings with several seeds."""
+    """Box plots of the final AUROC over seeds, one point per seed; only for settings with several seeds.
+
+    What ran with a single seed has a point and no box.
+    """
     methods = sorted({m.run.method for m in measured})
     number = 0
-    for setting, members in grouped(measured, lambda m: m.run.setting).items():
+    for members in grouped(measured, lambda m: m.run.setting).values():
         if len({m.run.seed for m in members}) < 2:
             continue
         members = sorted(members, key=lambda m: (m.run.attack != CLEAN, m.run.attack, m.run.seed))
-        traces: list[dict[str, Any]] = [
-            {
-                "type": "box", "name": method, "boxpoints": "all", "jitter": 0.3, "pointpos": 0,
-                "x": [m.run.attack for m in some], "y": [m["auroc"] for m in some],
-                "text": [f"seed {m.run.seed}" for m in some],
-                "marker": {"color": colour_of(method, methods), "size": 5},
-                "line": {"color": colour_of(method, methods), "width": 1.5},
-                "hovertemplate": f"{method}, %{{text}}: %{{y:.3f}}<extra></extra>",
-            }
+        traces = [
+            _box(method, some, colour_of(method, methods))
             for method, some in sorted(grouped(members, lambda m: m.run.method).items())
-        ]  # fmt: skip
+        ]
         yield Figure(
             f"seeds-{number}",
-            f"AUROC over seeds: {setting}",
+            titled("AUROC over seeds", members[0].run.setting_label),
             "Test AUROC after the last round; every point is a seed.",
             traces,
             {
@@ -81,6 +81,21 @@ def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
             },
         )
         number += 1
+
+
+def _box(method: str, members: Sequence[Measured], colour: str) -> dict[str, Any]:
+    seeds = grouped(members, lambda m: m.run.attack)
+    # Plotly draws a box of a single point as a bar that looks like a result: such a method has points only.
+    boxed = all(len(some) > 1 for some in seeds.values())
+    return {
+        "type": "box", "name": method, "boxpoints": "all", "jitter": 0.3, "pointpos": 0,
+        "x": [m.run.attack_label for m in members], "y": [m["auroc"] for m in members],
+        "text": [f"seed {m.run.seed}" for m in members],
+        "marker": {"color": colour, "size": 5},
+        "line": {"color": colour, "width": 1.5 if boxed else 0},
+        "fillcolor": f"{colour}55" if boxed else "rgba(0,0,0,0)",
+        "hovertemplate": f"{method}, %{{text}}: %{{y:.3f}}<extra></extra>",
+    }  # fmt: skip
 
 
 def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
@@ -133,4 +148,4 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(fmean(known), 4) if known else None
+    return fmean(known) if known else None

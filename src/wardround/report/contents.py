@@ -9,29 +9,38 @@ from wardround.analysis import Analysis, Paper, analyze
 from wardround.analysis.runs import Run
 from wardround.report.comparison_figures import auroc_over_seeds, critical_differences, loss_by_attack
 from wardround.report.figures import Figure, auroc_over_rounds, who_holds_what
-from wardround.report.run_figures import figures_of_runs, shown_runs
+from wardround.report.opening import Opening, opening_of
+from wardround.report.run_figures import choose_runs, figures_of_runs
 
 __all__ = ["Contents", "collect"]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Figures over all runs, figures of single runs, and the analysis (None while no run is finished)."""
+    """Opening, figures over all runs, figures of single runs, and the analysis (None while no run is finished)."""
 
     runs: Sequence[Run]
     analysis: Analysis | None
+    opening: Opening
     figures: list[Figure]
     single: list[tuple[Run, list[Figure]]]
-    combinations: int
-    """How many settings, attacks and methods there are; `single` may show fewer."""
+    selection: str
+    """Which runs have figures of their own, and how many have none."""
 
     @property
     def all_figures(self) -> list[Figure]:
-        return [*self.figures, *(figure for _, figures in self.single for figure in figures)]
+        evidence = [figure for figure in self.opening.figures if figure is not None]
+        return [*evidence, *self.figures, *(figure for _, figures in self.single for figure in figures)]
 
 
-def collect(runs: Sequence[Run], papers: Sequence[Paper] = ()) -> Contents:
-    """Analyse the runs, with what the papers add, and describe every figure."""
+def collect(runs: Sequence[Run], papers: Sequence[Paper] = (), every_run: bool = False) -> Contents:
+    """Analyse the runs, with what the papers add, and describe every figure.
+
+    Args:
+        runs: Finished and unfinished runs.
+        papers: Usually `wardround.protocols.papers()`.
+        every_run: Figures for each single run, not only for one seed per setting, attack and method.
+    """
     analysis = analyze(runs, papers=papers) if any(run.finished for run in runs) else None
     measured = [] if analysis is None else analysis.measured
     figures = [
@@ -41,5 +50,6 @@ def collect(runs: Sequence[Run], papers: Sequence[Paper] = ()) -> Contents:
         *critical_differences(None if analysis is None else analysis.ranking),
         *who_holds_what(runs),
     ]
-    combinations = len({(run.setting, run.attack, run.method) for run in runs})
-    return Contents(runs, analysis, figures, list(figures_of_runs(shown_runs(runs))), combinations)
+    shown, selection = choose_runs(runs, every_run)
+    opening = opening_of(runs, [] if analysis is None else analysis.recommendations)
+    return Contents(runs, analysis, opening, figures, list(figures_of_runs(shown)), selection)

@@ -43,13 +43,18 @@ def evidence_figure(key: str, recommendation: Recommendation, labels: Mapping[st
         shift = ((len(conditions) - 1) / 2 - number) * APART
         traces.append(_trace(condition, [values[condition] for values in shown], rows, shift, colour, symbol))
     seeds = len(recommendation.seeds)
+    spread = (
+        f"Marks are means over {seeds} seeds, bars go from the lowest to the highest."
+        if seeds > 1
+        else "One seed."
+    )
     lowest = min(min(values) for of_rule in shown for values in of_rule.values())
     highest = max(max(values) for of_rule in shown for values in of_rule.values())
     return Figure(
         key,
         "What each rule keeps",
         "AUROC on the test patients after the last round; right is better, the dashed line is chance. "
-        + (f"Marks are means over {seeds} seeds, bars go from the lowest to the highest." if seeds > 1 else "One seed."),
+        + spread,
         traces,
         {
             "xaxis": {"title": {"text": "AUROC (test)"}, "range": [min(0.48, lowest - 0.02), min(1.0, highest + 0.02)]},

@@ -23,6 +23,7 @@ __all__ = [
     "colour_of",
     "grouped",
     "onset_line",
+    "titled",
     "who_holds_what",
 ]
 
@@ -53,13 +54,15 @@ def auroc_over_rounds(runs: Sequence[Run]) -> Iterable[Figure]:
     """
     number = 0
     methods = sorted({run.method for run in runs})
-    for setting, members in grouped(runs, lambda run: run.setting).items():
+    for members in grouped(runs, lambda run: run.setting).values():
         attacks = sorted({run.attack for run in members}, key=lambda attack: (attack != CLEAN, attack))
         if len({(run.method, run.attack) for run in members}) <= CURVES_TOGETHER:
-            parts = {setting: members}
+            parts = [members]
         else:
-            parts = {f"{setting}, {a}": [run for run in members if run.attack == a] for a in attacks}
-        for title, some in parts.items():
+            parts = [[run for run in members if run.attack == attack] for attack in attacks]
+        for some in parts:
+            names = [some[0].setting_label, *([some[0].attack_label] if len(parts) > 1 else [])]
+            title = ", ".join(name for name in names if name)
             yield _curves(f"auroc-{number}", title, some, methods, attacks if len(parts) == 1 else [])
             number += 1
 
@@ -72,12 +75,12 @@ def _curves(
         # Dashes distinguish attacks or, in figures of one attack, the later of many methods.
         late = methods.index(method) // COLOURS_AT_A_GLANCE
         dash = DASHES[(attacks.index(attack) if attacks else late) % len(DASHES)]
-        name = f"{method}, {attack}" if attacks else method
+        name = f"{method}, {group[0].attack_label}" if attacks else method
         traces += _curve(name, group, colour_of(method, methods), dash)
     onsets = {run.onset for run in runs if run.onset is not None and run.onset > 1}
     return Figure(
         key,
-        f"AUROC against rounds: {title}",
+        titled("AUROC against rounds", title),
         "Area under the ROC curve of the global model on the held-out test patients"
         + (
             ", mean over seeds; the band goes from the lowest to the highest. "
@@ -127,7 +130,8 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
     shown = sorted(partitions.items())
     if len(shown) > PARTITIONS_SHOWN:  # then only the first seed of each setting
         shown = list({run.setting: (key, run) for key, run in reversed(shown)}.values())[::-1]
-    for number, (key, run) in enumerate(shown):
+    for number, (_, run) in enumerate(shown):
+        place = f"{run.setting_label}, seed {run.seed}" if run.setting_label else f"seed {run.seed}"
         held = run.record["clients"]
         prefix = os.path.commonprefix(list(held))  # noqa: RUF071 - of names, not of paths
         labels = [
@@ -135,7 +139,7 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
         ]
         yield Figure(
             f"partition-{number}",
-            f"Who holds which data: {key}",
+            titled("Who holds which data", place),
             "Training samples of each client by class. ⚠ marks the clients that are Byzantine in attacked runs.",
             [
                 {
@@ -167,6 +171,11 @@ def grouped(items: Sequence[Any], key: Any) -> dict[Any, list[Any]]:
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
+
+
+def titled(title: str, place: str) -> str:
+    """A heading that names what is special about a figure, where there is something."""
+    return f"{title}: {place}" if place else title
 
 
 def colour_of(method: str, methods: Sequence[str]) -> str:

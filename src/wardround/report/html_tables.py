@@ -30,7 +30,9 @@ NO_FLAGS = "* the rule raises no flags: clients given less than a tenth of an eq
 def table(content: Table) -> str:
     """A table of the analysis, without columns of words that are the same in all rows."""
     constant = [
-        i for i in range(content.words - 1) if len(content.rows) > 1 and len({str(row[i]) for row in content.rows}) == 1
+        i
+        for i in range(content.words - 1)
+        if len(content.rows) > 1 and len({str(row[i]) for row in content.rows}) == 1
     ]
     kept = [i for i in range(len(content.columns)) if i not in constant]
     words = content.words - len(constant)
@@ -49,7 +51,9 @@ def table(content: Table) -> str:
     if constant:
         notes.insert(0, f"All rows: {', '.join(str(content.rows[0][i]) for i in constant)}.")
     kind = "cards" if words > 1 else "sticky"
-    return _framed(head, f"<tbody>{body}</tbody>", kind) + "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return _framed(head, f"<tbody>{body}</tbody>", kind) + "".join(
+        f"<p>{html.escape(note)}</p>" for note in notes
+    )
 
 
 def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str:
@@ -93,9 +97,8 @@ def _heading(name: str, word: bool, hint: str = "") -> str:
 
 
 def _framed(head: str, bodies: str, kind: str) -> str:
-    return (
-        f'<div class="scroll" tabindex="0"><table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table></div>'
-    )
+    content = f'<table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table>'
+    return f'<div class="scroll" tabindex="0">{content}</div>'
 
 
 def _text(cell: str | float | int | None) -> str:

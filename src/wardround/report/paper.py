@@ -18,6 +18,7 @@ __all__ = ["FORMATS", "write_figures"]
 
 FORMATS = ("png", "svg", "pdf")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+SYMBOLS = {"circle": "o", "diamond": "D", "square": "s", "triangle-up": "^"}
 SIZE = (7.0, 3.6)  # inches: the width of a text column pair
 BOX_WIDTH = 0.8
 LEGEND_COLUMNS, LEGEND_LIMIT = 4, 24
@@ -86,6 +87,9 @@ def _lines(axes: Any, traces: list[dict[str, Any]]) -> None:
         if trace.get("fill") == "toself":
             axes.fill(trace["x"], trace["y"], color=trace["fillcolor"][:7], alpha=0.13, linewidth=0)
             continue
+        if trace.get("mode") == "markers":
+            _marks(axes, trace)
+            continue
         axes.plot(
             trace["x"], trace["y"], color=line.get("color"), linewidth=0.7 * line.get("width", 2),
             linestyle=DASHES[line.get("dash", "solid")], label=trace["name"] if shown else None,
@@ -101,6 +105,14 @@ def _lines(axes: Any, traces: list[dict[str, Any]]) -> None:
                 axes.annotate(
                     text, (x, y), (0, 2), textcoords="offset points", ha=side, va="bottom", fontsize=8
                 )
+
+
+def _marks(axes: Any, trace: dict[str, Any]) -> None:
+    marker, reach = trace["marker"], trace["error_x"]
+    axes.errorbar(
+        trace["x"], trace["y"], xerr=[reach["arrayminus"], reach["array"]], fmt=SYMBOLS[marker["symbol"]],
+        color=marker["color"], markersize=5, elinewidth=1, label=trace["name"],
+    )  # fmt: skip
 
 
 def _bars(axes: Any, traces: list[dict[str, Any]]) -> None:
@@ -125,6 +137,10 @@ def _boxes(axes: Any, traces: list[dict[str, Any]]) -> None:
             values = [y for x, y in zip(trace["x"], trace["y"], strict=True) if x == group and y is not None]
             if not values:
                 continue
+            axes.plot([place + shift] * len(values), values, "o", color=colour, markersize=2.5, label=label)
+            label = None  # once in the legend
+            if not trace["line"]["width"]:
+                continue  # a single seed is a point, not a box
             drawn = axes.boxplot(
                 values, positions=[place + shift], widths=0.8 * width, patch_artist=True, showfliers=False,
                 medianprops={"color": colour}, manage_ticks=False,
@@ -133,8 +149,6 @@ def _boxes(axes: Any, traces: list[dict[str, Any]]) -> None:
                 part.set_color(colour)
             for box in drawn["boxes"]:
                 box.set(facecolor=colour, alpha=0.45)
-            axes.plot([place + shift] * len(values), values, "o", color=colour, markersize=2.5, label=label)
-            label = None  # once in the legend
     _categories(axes.xaxis, groups)
 
 
@@ -167,7 +181,15 @@ def _heatmap(canvas: Any, axes: Any, trace: dict[str, Any]) -> None:
             if np.isfinite(value):
                 strong = abs(value) > 0.6 * trace["zmax"]
                 colour = "white" if strong else "black"
-                axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=8, color=colour)
+                axes.text(
+                    column,
+                    row,
+                    trace["text"][row][column],
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color=colour,
+                )
     _categories(axes.yaxis, [label.replace("⚠", "*") for label in trace["y"]])
 
 
@@ -182,6 +204,8 @@ def _axes(axes: Any, layout: dict[str, Any]) -> None:
             getattr(axes, f"set_{name}label")(title)
         if settings.get("type") == "log":
             getattr(axes, f"set_{name}scale")("log")
+        if "ticktext" in settings:
+            getattr(axes, f"set_{name}ticks")(settings["tickvals"], settings["ticktext"])
         if "range" in settings:
             getattr(axes, f"set_{name}lim")(*settings["range"])
         if settings.get("rangemode") == "tozero":

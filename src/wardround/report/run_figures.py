@@ -11,7 +11,7 @@ from wardround.records import ClientRecord
 from wardround.report.figures import ATTACKER, BENIGN, Figure, grouped, onset_line
 from wardround.runs.summary import flagged, suppressed
 
-__all__ = ["RUNS_SHOWN", "figures_of_runs", "shown_runs"]
+__all__ = ["RUNS_SHOWN", "choose_runs", "figures_of_runs"]
 
 RUNS_SHOWN = 24  # runs with figures of their own: more would make the page too heavy
 # What happened to a client in a round, as heights of a stepped colour scale.
@@ -20,13 +20,29 @@ STEPS = (("honest, left alone", "#DCE6EE"), ("honest, false alarm", "#E69F00"),
          ("attacker, missed", "#D55E00"), ("attacker, found", "#0072B2"))  # fmt: skip
 
 
-def shown_runs(runs: Sequence[Run]) -> list[Run]:
-    """One run per setting, attack and method: the first seed; attacked ones first, at most `RUNS_SHOWN`."""
+def choose_runs(runs: Sequence[Run], every_run: bool = False) -> tuple[list[Run], str]:
+    """Choose the runs that have figures of their own, and say which were left out.
+
+    Without `every_run`: one per setting, attack and method, the first seed; attacked ones first, at most `RUNS_SHOWN`.
+
+    Returns:
+        The runs, and a sentence about the choice for the page.
+    """
+    order = sorted(runs, key=lambda run: (run.attack == CLEAN, run.setting, run.attack, run.method, run.seed))
+    if every_run:
+        return order, f"All {len(order)} runs." if len(order) > 1 else "One run."
     first: dict[tuple[str, str, str], Run] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
+    for run in order:
         first.setdefault((run.setting, run.attack, run.method), run)
-    order = sorted(first.values(), key=lambda run: (run.attack == CLEAN, run.setting, run.attack, run.method))
-    return order[:RUNS_SHOWN]
+    shown = list(first.values())[:RUNS_SHOWN]
+    left_out = len(order) - len(shown)
+    if not left_out:
+        return shown, "All runs."
+    kinds = f" (here {len(shown)} of {len(first)})" if len(shown) < len(first) else ""
+    return shown, (
+        f"The first seed of each setting, attack and method{kinds}; {left_out} of {len(order)} runs are left out. "
+        "`wardround report --all` shows every run."
+    )
 
 
 def figures_of_runs(runs: Sequence[Run]) -> Iterable[tuple[Run, list[Figure]]]:
@@ -47,7 +63,7 @@ def figures_of_runs(runs: Sequence[Run]) -> Iterable[tuple[Run, list[Figure]]]:
 
 
 def _name(run: Run) -> str:
-    return f"{run.method}, {run.attack}, seed {run.seed}"
+    return f"{run.method}, {run.attack_label}, seed {run.seed}"
 
 
 def _by_client(run: Run, clients: Sequence[ClientRecord]) -> dict[str, list[ClientRecord]]:

@@ -5,16 +5,22 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const drawn = new Set();
 function draw(figure) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
+  const narrow = document.documentElement.clientWidth < 600;
   const layout = {
     ...figure.layout,
     paper_bgcolor: colour("--ground"), plot_bgcolor: colour("--ground"),
     font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
-    margin: { l: 60, r: 20, t: 40, b: 50 }, hovermode: "closest",
+    // The icons stand in a column of their own at the right: they cover neither the legend nor the curves.
+    margin: { l: narrow ? 45 : 60, r: narrow ? 10 : 45, t: 40, b: 50 }, hovermode: "closest",
+    modebar: { orientation: "v", bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
     xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
   };
   drawn.add(figure);
-  Plotly.react(figure.key, figure.data, layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
+  Plotly.react(figure.key, figure.data, layout, {
+    responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  });
 }
 // What is folded away has no size to draw in, and may never be opened: it is drawn when it is.
 const folded = (figure) => document.getElementById(figure.key).closest("details:not([open])");
@@ -27,7 +33,7 @@ addEventListener("beforeprint", () => { document.querySelectorAll("details").for
 // Tables sort by the column whose heading is pressed.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
-    const heading = button.parentElement, body = heading.closest("table").tBodies[0];
+    const heading = button.parentElement, bodies = heading.closest("table").tBodies;
     const index = heading.cellIndex, ascending = heading.getAttribute("aria-sort") !== "ascending";
     const value = (row) => { const text = row.cells[index].dataset.value ?? row.cells[index].textContent; return text === "" ? NaN : isNaN(text) ? text : Number(text); };
     const order = (a, b) => {
@@ -37,6 +43,7 @@ for (const button of document.querySelectorAll("th button")) {
     };
     for (const other of heading.parentElement.cells) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    body.append(...[...body.rows].sort(order));
+    // Rows stay in their group; its heading stays on top.
+    for (const body of bodies) body.append(...[...body.rows].filter((row) => !row.classList.contains("group")).sort(order));
   });
 }
