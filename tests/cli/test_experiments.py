@@ -68,7 +68,7 @@ def test_the_demo_in_short(wardround, tmp_path):
     from wardround.experiments import presets
 
     values, _ = presets.load_matrix("demo")
-    values["base"]["rounds"] = 17
+    values["base"]["rounds"] = 12
     values["seeds"] = [0]
     path = tmp_path / "short.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -76,5 +76,5 @@ def test_the_demo_in_short(wardround, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "sign-flip" in result.stdout
     summaries = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("*/summary.json")]
-    assert len(summaries) == 2 * len(values["axes"]["aggregator.name"])
+    assert len(summaries) == 2 * len(values["axes"]["aggregator"])
     assert all(summary["status"] == "finished" for summary in summaries)

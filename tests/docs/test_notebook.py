@@ -16,7 +16,7 @@ def demo(tmp_path, monkeypatch):
     values, where = presets.load_matrix("demo")
     values["name"] = "caac"  # hypotheses are decided for runs of the CAAC-FL presets
     values["base"]["rounds"] = 12  # the demo's attack begins in round 10
-    values["axes"]["aggregator.name"] = ["fedavg", "caac"]
+    values["axes"] = {"aggregator.name": ["fedavg", "caac"]}
     values["seeds"] = [0, 1]
     for config in expand(values, where):
         run(config, tmp_path / "runs" / "demo")

@@ -43,12 +43,55 @@ def test_the_page_opens_without_an_error_and_draws_its_figures(runs, browser, tm
 def test_pressing_a_heading_sorts(runs, browser, tmp_path):
     page = browser.new_page()
     page.goto(write_page(runs, tmp_path / "page.html", "sorted").as_uri())
-    column = "[...document.querySelector('table').tBodies[0].rows].map((row) => Number(row.cells[3].dataset.value))"
-    page.click("table th:nth-child(4) button")
+    table = "[...document.querySelectorAll('table')].find((table) => table.querySelector('tr.group'))"
+    column = f"[...{table}.tBodies].map((body) => [...body.rows].slice(1).map((row) => Number(row.cells[1].dataset.value)))"
+    press = f"{table}.querySelector('th:nth-child(2) button').click()"
+    page.evaluate(press)
     rising = page.evaluate(column)
-    assert rising == sorted(rising)
-    page.click("table th:nth-child(4) button")
-    assert page.evaluate(column) == sorted(rising, reverse=True)
+    assert len(rising) == 2, "clean and attacked"
+    assert rising == [sorted(group) for group in rising]
+    page.evaluate(press)
+    assert page.evaluate(column) == [sorted(group, reverse=True) for group in rising], "each group by itself"
+    assert page.evaluate(f"[...{table}.tBodies].every((body) => body.rows[0].className === 'group')")
+
+
+def test_on_a_narrow_screen_the_numbers_are_on_it(runs, browser, tmp_path):
+    page = browser.new_page(viewport={"width": 420, "height": 900})
+    page.goto(write_page(runs, tmp_path / "page.html", "narrow").as_uri())
+    page.wait_for_function("document.querySelector('#evidence-0 .main-svg')")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    cells = "(table) => [...table.tBodies[0].rows[table.querySelector('tr.group') ? 1 : 0].cells]"
+    boxes = f"(table) => ({cells})(table).map((cell) => cell.getBoundingClientRect())"
+    sticky = page.query_selector_all("table.sticky")
+    assert len(sticky) >= 2
+    for table in sticky:
+        assert page.evaluate(f"(table) => ({boxes})(table)[1].right", table) <= 420, (
+            "a number is on the screen"
+        )
+    page.evaluate("document.querySelectorAll('.scroll').forEach((frame) => { frame.scrollLeft = 200; })")
+    for table in sticky:
+        assert 0 <= page.evaluate(f"(table) => ({boxes})(table)[0].left", table) < 40, (
+            "the first column stays"
+        )
+    cards = page.query_selector_all("table.cards")
+    assert cards
+    for table in cards:
+        beyond = "(table) => [...table.querySelectorAll('td')].filter((c) => c.getBoundingClientRect().right > 420).length"
+        assert page.evaluate(beyond, table) == 0, "a card has no part beyond the screen"
+
+
+def test_icons_do_not_cover_the_legend(runs, browser, tmp_path):
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(write_page(runs, tmp_path / "page.html", "icons").as_uri())
+    page.wait_for_function("document.querySelector('#evidence-0 .main-svg')")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.plot')].filter((plot) => plot.querySelector('.legend')).map((plot) => ["
+        "plot.querySelector('.legend').getBoundingClientRect().right,"
+        "plot.querySelector('.modebar-group').getBoundingClientRect().left])"
+    )
+    assert len(boxes) > 2
+    assert all(legend <= icons for legend, icons in boxes)
 
 
 def test_no_clients_name_costs_the_page_its_figures(make_run, browser, tmp_path):

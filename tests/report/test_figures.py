@@ -2,6 +2,7 @@
 
 import pytest
 
+from wardround.analysis import load_runs
 from wardround.report.figures import auroc_over_rounds, who_holds_what
 
 
@@ -20,7 +21,22 @@ def test_curves_and_partitions_hold_the_numbers_of_the_runs(runs):
 
 def test_too_many_curves_are_dealt_out_over_figures(runs, monkeypatch):
     monkeypatch.setattr("wardround.report.figures.CURVES_TOGETHER", 3)
-    assert [figure.title.split(", ")[-1] for figure in auroc_over_rounds(runs)] == [
-        "clean",
-        "sign-flip 33 % from round 3",
+    assert [figure.title for figure in auroc_over_rounds(runs)] == [
+        "AUROC against rounds: clean",
+        "AUROC against rounds: sign-flip",
+    ]
+
+
+def test_headings_name_what_differs_and_no_constant(runs, make_run):
+    assert [figure.title for figure in auroc_over_rounds(runs)] == ["AUROC against rounds"]
+    assert [figure.title for figure in who_holds_what(runs)] == [
+        "Who holds which data: seed 0",
+        "Who holds which data: seed 1",
+    ]
+    for alpha in (0.1, 1.0):
+        make_run(alpha=alpha)
+    different = load_runs([make_run.root])
+    assert [figure.title for figure in auroc_over_rounds(different)] == [
+        "AUROC against rounds: dirichlet α 0.1",
+        "AUROC against rounds: dirichlet α 1",
     ]

@@ -1,5 +1,6 @@
 """The page: self-contained, escaped, and with everything in it that the runs hold."""
 
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from wardround.analysis import load_runs
 from wardround.experiments import expand, run
 from wardround.protocols import papers
 from wardround.report.contents import collect
+from wardround.report.opening import what_is_common
 from wardround.report.page import write_page
 
 
@@ -27,6 +29,52 @@ def test_the_page_needs_nothing_from_outside_and_trusts_no_name(runs, contents, 
     figures = json.loads(data.group(1))
     assert len(figures) == len(contents.all_figures) == len({figure["key"] for figure in figures})
     assert not list(path.parent.glob("*.tmp"))
+
+
+def test_the_page_opens_with_the_answer_the_picture_and_the_table(runs, contents, tmp_path):
+    text = write_page(runs, tmp_path / "page.html", "answer", contents).read_text().split("<script>")[0]
+    (answer,) = contents.analysis.recommendations
+    order = [
+        text.index(words)
+        for words in (
+            html.escape(answer.headline),
+            html.escape(answer.details[0]),
+            'id="evidence-0"',
+            f'<td class=word data-label="rule">{answer.standings[0].method}',
+            "All rules and attacks",
+            'id="auroc-0"',
+            "The hypotheses about CAAC-FL",
+            "Single runs",
+            "Numbers and statistics",
+        )
+    ]
+    assert order == sorted(order)
+    assert f"8 runs: {what_is_common(runs)}" in text
+    assert what_is_common(runs) == "synthetic · dirichlet α 0.5 · 6 clients · attacks by 33 % from round 3"
+
+
+def test_every_setting_has_its_own_answer(make_run, tmp_path):
+    for alpha in (0.1, 0.5, 1.0):
+        for method, kept in (("fedavg", 0.5), ("median", 0.8)):
+            make_run(method, alpha=alpha, auroc=0.85)
+            make_run(method, alpha=alpha, auroc=kept, attack="alie")
+    text = write_page(load_runs([make_run.root]), tmp_path / "page.html", "three").read_text()
+    assert text.count("Use median here, as far as a single seed can tell.") == 3
+    for alpha in ("0.1", "0.5", "1"):
+        assert f"<p>dirichlet α {alpha}</p>" in text
+        assert f"<summary>The evidence: dirichlet α {alpha}</summary>" in text
+
+
+def test_a_rule_without_flags_is_marked(make_run, tmp_path):
+    make_run("krum", attack="alie", flags=lambda client, number: None)
+    make_run("caac", attack="alie")
+    text = write_page(load_runs([make_run.root]), tmp_path / "page.html", "flags").read_text()
+    krum, caac = (
+        re.search(f'<tr><td class="word">{name}</td>.*?</tr>', text).group() for name in ("krum", "caac")
+    )
+    assert krum.count(" %*</td>") == 2
+    assert "*" not in caac
+    assert "* the rule raises no flags" in text
 
 
 NASTY = ("<!--<script>", "</script>", "]]>", "--><b>", "a & \u2028\u2029b")

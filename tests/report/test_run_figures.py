@@ -2,20 +2,37 @@
 
 import pytest
 
-from wardround.report.run_figures import figures_of_runs, shown_runs
+from wardround.report.run_figures import choose_runs, figures_of_runs
 
 
 def test_single_runs_are_the_first_seeds_attacked_ones_first(runs, monkeypatch):
-    shown = shown_runs(runs)
+    shown, words = choose_runs(runs)
     assert len(shown) == 4
     assert {run.seed for run in shown} == {0}
     assert [run.attack == "clean" for run in shown] == [False, False, True, True]
     monkeypatch.setattr("wardround.report.run_figures.RUNS_SHOWN", 1)
-    assert len(shown_runs(runs)) == 1
+    shown, fewer = choose_runs(runs)
+    assert len(shown) == 1
+    assert "4 of 8 runs are left out" in words
+    assert "(here 1 of 4); 7 of 8 runs are left out. `wardround report --all` shows every run." in fewer
+
+
+def test_every_run_is_shown_where_it_is_asked_for(runs, monkeypatch):
+    monkeypatch.setattr("wardround.report.run_figures.RUNS_SHOWN", 1)
+    shown, words = choose_runs(runs, every_run=True)
+    assert sorted(run.folder.path for run in shown) == sorted(run.folder.path for run in runs)
+    assert words == "All 8 runs."
+
+
+def test_where_nothing_is_left_out_nothing_is_said_of_it(runs):
+    one_seed = [run for run in runs if run.seed == 0]
+    shown, words = choose_runs(one_seed)
+    assert len(shown) == 4
+    assert words == "All runs."
 
 
 def test_weights_and_timelines_hold_the_lines_of_the_run(runs):
-    run = next(r for r in shown_runs(runs) if r.method == "caac")
+    run = next(r for r in choose_runs(runs)[0] if r.method == "caac")
     ((_, figures),) = figures_of_runs([run])
     weights, timeline, anomaly = figures
     lines = run.clients

@@ -129,7 +129,7 @@ def analyze(
     tables += [table for section in sections for table in section.details]
     return Analysis(
         measured,
-        recommendations(measured),
+        recommendations(measured, {rule: text for paper in papers for rule, text in paper.cautions.items()}),
         [run.folder.path.name for run in runs if not run.finished],
         chosen,
         comparisons,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wardround.analysis.claims import Verdict
 from wardround.analysis.measures import Measured
@@ -34,3 +34,5 @@ class Paper:
     """The paper's part of the analysis of these runs; None where they do not concern it."""
     rule: str | None = None
     """The aggregator that the others are compared with, where it is among the runs and no other is asked for."""
+    cautions: Mapping[str, str] = field(default_factory=dict)
+    """By aggregator: what must be known before it is used, wherever these runs recommend it."""

@@ -92,32 +92,47 @@ class Recommendation:
         return " ".join([self.headline, *self.details])
 
 
-def recommendations(measured: Iterable[Measured]) -> list[Recommendation]:
-    """One recommendation per setting, in the order of their names."""
+def recommendations(
+    measured: Iterable[Measured], cautions: Mapping[str, str] | None = None
+) -> list[Recommendation]:
+    """One recommendation per setting, in the order of their names.
+
+    Args:
+        measured: Measured runs.
+        cautions: By aggregator: what must be known before it is used, whatever these runs say.
+    """
+    warned: dict[str, str] = {}
     settings: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(lambda: defaultdict(dict))
     backdoors: set[str] = set()
     for m in measured:
+        if (caution := (cautions or {}).get(m.run.config["aggregator"]["name"])) is not None:
+            warned[m.run.method] = caution
         if (value := m["auroc"]) is not None:
             settings[m.run.setting][m.run.method][m.run.attack, m.run.seed] = value
         if m["attack_success"] is not None:
             backdoors.add(m.run.setting)
-    return [recommend(settings[setting], setting, setting in backdoors) for setting in sorted(settings)]
+    return [
+        recommend(settings[setting], setting, setting in backdoors, warned) for setting in sorted(settings)
+    ]
 
 
-def recommend(results: Results, setting: str = "", backdoor: bool = False) -> Recommendation:
+def recommend(
+    results: Results, setting: str = "", backdoor: bool = False, cautions: Mapping[str, str] | None = None
+) -> Recommendation:
     """Decide which rule the results of one setting support.
 
     Args:
         results: AUROC by method, and by attack (`clean` without) and seed.
         setting: Its name, for the heading.
         backdoor: Whether an attack aims at triggered samples, which AUROC does not show.
+        cautions: By method: what must be known before it is used, whatever these results say.
     """
     conditions, seeds, methods = _comparable(results)
     standings = _standings(results, conditions, seeds, methods)
     left_out = tuple(sorted(set(results) - set(methods)))
     attacks = [condition for condition in conditions if condition != CLEAN]
     reference = BASELINE if BASELINE in methods else None
-    facts = _Facts(setting, standings, attacks, seeds, reference, left_out, backdoor)
+    facts = _Facts(setting, standings, attacks, seeds, reference, left_out, backdoor, cautions or {})
     if not seeds or len(methods) < 2:
         return facts.nothing_to_compare()
     if not attacks:
@@ -186,6 +201,7 @@ class _Facts:
     reference: str | None
     left_out: tuple[str, ...]
     backdoor: bool
+    cautions: Mapping[str, str]
 
     def nothing_to_compare(self) -> Recommendation:
         if not self.standings:
@@ -269,6 +285,8 @@ class _Facts:
             sentences.append(f"Not told apart from it: {_listed(tied)}.")
         if self.backdoor:
             sentences.append("AUROC does not show whether a backdoor works: see 'attack success'.")
+        if best.method in self.cautions:
+            sentences.append(self.cautions[best.method])
         return sentences
 
     def _cost_in_words(self, best: Standing) -> list[str]:
@@ -277,7 +295,7 @@ class _Facts:
         other = self._other(best)
         test = self._cost(best, other)
         assert test is not None
-        figures = f"AUROC {best.mean(CLEAN):.3f} against {other.mean(CLEAN):.3f} of {_plain(other.method)}"
+        figures = f"AUROC {best.mean(CLEAN):.3f}, {_plain(other.method)} has {other.mean(CLEAN):.3f}"
         amount = difference(test.difference)
         if best.method == self.reference:
             return [f"Without an attack: {figures}."]
@@ -295,14 +313,12 @@ class _Facts:
         assert attack is not None  # there are attacks
         assert test is not None
         assert best.worst_attack is not None
-        many = f", the worst of {len(self.attacks)} attacks for {_plain(other.method)}," * (
-            len(self.attacks) > 1
-        )
+        many = f", the worst of {len(self.attacks)} attacks for {other.method}," * (len(self.attacks) > 1)
         saves = f"it saves {difference(test.difference)}"
         if test.difference <= 0:
             saves = f"it loses {difference(-test.difference)} more"
         sentences = [
-            f"Under {attack}{many} it keeps {best.mean(attack):.3f} where {_plain(other.method)} keeps "
+            f"Under {attack}{many} it keeps {best.mean(attack):.3f} where {other.method} keeps "
             f"{other.mean(attack):.3f}: {saves}{_interval(test)}."
         ]
         if best.worst_attack != attack:

@@ -88,9 +88,8 @@ def write_report(
     contents = collect(runs, papers(), every_run)
     print(f"report: {write_page(runs, out, title, contents)}")
     if (left_out := len(runs) - len(contents.single)) > 0 and contents.single:
-        print(
-            f"figures of clients: {len(contents.single)} of {len(runs)} runs; --all has those of the other {left_out}"
-        )
+        shown = f"{len(contents.single)} of {len(runs)} runs"
+        print(f"figures of clients: {shown}; --all adds those of the other {left_out} that have any")
     if figures is None:
         return
     with progress("figures", len(contents.all_figures)) as advance:
