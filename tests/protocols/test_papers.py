@@ -6,13 +6,17 @@ from wardround.protocols import papers
 
 
 def test_every_paper_with_results_of_its_own_is_known():
-    assert [paper.name for paper in papers()] == ["CAAC-FL", "DOS"]
-    assert {paper.rule for paper in papers()} <= set(aggregators.available())
+    assert [paper.name for paper in papers()] == ["CAAC-FL", "DOS", "wardround"]
+    rules = {paper.rule for paper in papers() if paper.rule is not None}
+    warned = {rule for paper in papers() for rule in paper.cautions}
+    assert rules == {"caac", "dos"}
+    assert warned == {"caac-guard"}
+    assert rules | warned <= set(aggregators.available())
 
 
 def test_without_papers_there_are_no_sections_and_fedavg_is_the_reference(make_run):
     for method in ("caac", "dos", "fedavg"):
-        make_run(method)
+        make_run(method, name="caac")  # as the CAAC-FL presets name their runs
     runs = load_runs([make_run.root])
     plain = analyze(runs)
     assert (plain.reference, plain.sections, plain.verdicts) == ("fedavg", [], [])
