@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from wardround.datasets.base import Task
 from wardround.datasets.in_memory import Rows
-from wardround.errors import ConfigError, DataError
+from wardround.datasets.label_words import choose_positive
+from wardround.errors import ConfigError, DataError, WardroundWarning
 
 __all__ = ["Samples", "read_samples"]
 
@@ -172,6 +174,8 @@ def _one_label(
         if len(known) != 2 or positive not in known:
             raise ConfigError(f"positive={positive!r} must be one of two labels, y has {known}")
         known = [*(value for value in known if value != positive), positive]
+    elif len(known) == 2:
+        known = _with_positive_last(known)
     index = {value: i for i, value in enumerate(known)}
     rows = {
         client: Rows(inputs[client], torch.tensor([index[value] for value in values.tolist()]))
@@ -179,6 +183,21 @@ def _one_label(
     }
     task = Task.BINARY if len(known) == 2 else Task.MULTICLASS
     return Samples(rows, task, tuple(map(_word, known)), names)
+
+
+def _with_positive_last(labels: list[Any]) -> list[Any]:
+    """Two labels with the one to predict last; says so where no word tells which one that is."""
+    chosen = choose_positive([_word(label) for label in labels])
+    one, other = labels
+    ordered = [one, other] if _word(other) == chosen.name else [other, one]
+    if not chosen.is_known:
+        warnings.warn(
+            f"y is {_word(ordered[0])} or {chosen.name}, and {chosen.name} is taken for the one to predict; "
+            f"say positive={ordered[0]!r} if it is the other one",
+            WardroundWarning,
+            stacklevel=2,
+        )
+    return ordered
 
 
 def _order(value: object) -> tuple[bool, Any]:

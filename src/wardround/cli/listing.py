@@ -80,7 +80,7 @@ def _member(registry: Registry[Any], name: str) -> dict[str, Any]:
     about: dict[str, Any] = {"name": name, "summary": doc, "parameters": _plain(registry.describe(name))}
     if levels := getattr(member, "knowledge_levels", None):
         about["knowledge"] = [level.value for level in levels]
-    for fact in ("task", "licence", "origin"):
+    for fact in ("task", "extra", "licence", "origin"):
         if value := getattr(member, fact, None):
             about[fact] = str(value)
     return about

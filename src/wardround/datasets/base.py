@@ -174,6 +174,8 @@ class DatasetSource(Configurable):
     task: ClassVar[Task]
     summary: ClassVar[str] = ""
     """What it is, in one line."""
+    extra: ClassVar[str | None] = None
+    """What must be installed for it beside wardround itself: `pip install 'wardround[extra]'`."""
     licence: ClassVar[str] = ""
     origin: ClassVar[str] = ""
     """Where a person gets it."""

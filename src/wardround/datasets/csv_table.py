@@ -13,11 +13,12 @@ from pydantic import Field, model_validator
 from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
 from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, numbers, read_table
+from wardround.datasets.label_words import choose_positive
 from wardround.datasets.schema import Schema, canonical
 from wardround.datasets.schema_check import conform
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import tabular_dataset
-from wardround.errors import ConfigError, DataError
+from wardround.errors import ConfigError, DataError, WardroundWarning
 
 MOST_CLASSES = 50
 
@@ -68,7 +69,8 @@ class CsvTable(DatasetSource):
             categorical: tuple[str, ...] = ()
             drop: tuple[str, ...] = ()
             positive: str | None = None
-            """Of two labels the one to predict; default: the later in order (1 of 0 and 1, yes of no and yes)."""
+            """Of two labels the one to predict; default: 1 of 0 and 1, and the one that says yes, in many languages
+            (ja of nein and ja, died of alive and died). Where no word tells, the later in order, with a warning."""
             separator: str | None = Field(None, min_length=1, max_length=1)
             """Between cells: a comma, semicolon, tab (or any other character); default: found in the file."""
             decimal: Literal[".", ","] | None = None
@@ -234,7 +236,9 @@ class CsvTable(DatasetSource):
                 f"{self._where}: label '{p.label}' has {len(names)} different values, more than {MOST_CLASSES}: "
                 "a number to predict is not a class"
             )
-        if p.positive is not None:
+        if p.positive is None:
+            names = self._with_positive_last(names)
+        else:
             if len(names) != 2 or p.positive not in names:
                 raise ConfigError(
                     f"dataset 'csv': positive={p.positive!r} must be one of two labels, '{p.label}' has "
@@ -243,6 +247,21 @@ class CsvTable(DatasetSource):
             names = (*(name for name in names if name != p.positive), p.positive)
         index = {name: i for i, name in enumerate(names)}
         return np.array([index[word] for word in words]), names
+
+    def _with_positive_last(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Two labels with the one to predict last; says so where no word tells which one that is."""
+        if len(names) != 2:
+            return names
+        positive = choose_positive(names)
+        (other,) = (name for name in names if name != positive.name)
+        if not positive.is_known:
+            warnings.warn(
+                f"{self._where}: label '{self.params.label}' is '{other}' or '{positive.name}', and '{positive.name}' "
+                f"is taken for the one to predict; say dataset.positive={other} if it is the other one",
+                WardroundWarning,
+                stacklevel=2,
+            )
+        return other, positive.name
 
 
 def _schema(given: Path | Mapping[str, Any]) -> Schema:

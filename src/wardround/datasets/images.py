@@ -140,6 +140,8 @@ class ImageSource(PreparedSource):
 class ImageFileSource(ImageSource):
     """An image dataset of files in a folder: a member says which files there are and what is on them."""
 
+    extra = "imaging"
+
     class Params(ImageParams):
         """What every dataset of image files has."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.datasets.csv_files import MISSING, read_table
+from wardround.datasets.label_words import choose_positive
 from wardround.datasets.schema import MOST_LEVELS, Column, Schema, canonical
 from wardround.errors import ConfigError, DataError, did_you_mean
 
@@ -65,7 +66,9 @@ def infer_schema(
     if not columns:
         raise DataError(f"{files[0]}: no column is left to be a feature beside {label}")
     classes = _classes(tables, label)
-    chosen = positive if positive is not None else (classes[-1] if len(classes) == 2 else None)
+    chosen = positive
+    if positive is None and len(classes) == 2:
+        chosen = choose_positive(classes).name
     if len(classes) == 2:
         notes.append(f"label '{label}' is {' or '.join(classes)}: the class to predict is {chosen!r}")
     values = {

@@ -48,6 +48,7 @@ class Mimic3(PreparedSource):
 
     task = Task.BINARY
     summary = "MIMIC-III: in-hospital mortality in the ICU (view=tabular or series)"
+    extra = "mimic3"
     licence = "PhysioNet Credentialed Health Data License 1.5.0 (the demo: ODbL 1.0)"
     origin = (
         "https://physionet.org/content/mimiciii/1.4/ (demo: https://physionet.org/content/mimiciii-demo/1.4/)"

@@ -46,7 +46,7 @@ def extract(folder: Path, work: Workspace, hours: int, memory: str, origin: str)
 @contextmanager
 def _database(work: Workspace, memory: str) -> Iterator[DuckDBPyConnection]:
     """DuckDB that keeps to its memory, spills beside the work, and need not keep rows in order."""
-    duckdb = require("duckdb", "imaging")
+    duckdb = require("duckdb", "mimic3")
     spill = work / "spill"
     shutil.rmtree(spill, ignore_errors=True)  # a killed process could not clean up
     database = duckdb.connect(
@@ -73,7 +73,7 @@ def _run(
     database: DuckDBPyConnection, sql: str, source: Path, tick: Callable[[int], None] = lambda percent: None
 ) -> DuckDBPyConnection:
     """Execute, telling how far it is; an interruption reaches DuckDB, an error of the data names its file."""
-    duckdb = require("duckdb", "imaging")
+    duckdb = require("duckdb", "mimic3")
     outcome: list[Any] = []
 
     def work() -> None:
