@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "experiments": {*LIBRARY, "federation", "runs"},
     "protocols": {"experiments", "analysis", "runs", "aggregators", "attacks"},
     "analysis": {"runs"},
-    "report": {"analysis", "runs"},
+    "report": {"analysis", "datasets", "runs"},
     "live": {"analysis", "runs"},
     "api": {"datasets", "models", "updates", "federation", "runs", "analysis", "protocols", "report"},
     "cli": {

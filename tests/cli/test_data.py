@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from wardround import datasets
@@ -71,3 +72,60 @@ def test_importing_the_commands_stays_light():
     heavy = {"torch", "duckdb", "monai", "PIL", "sklearn"}
     code = f"import sys, wardround.cli.data; print({heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+@pytest.fixture
+def stays(tmp_path):
+    """A table as a German hospital exports it."""
+    lines = [
+        f"{40 + i * 7 % 50},5;{'Süd' if i % 2 else 'Köln'};{'ja' if i % 3 else 'nein'}" for i in range(90)
+    ]
+    path = tmp_path / "stays.csv"
+    path.write_bytes(("Größe;Klinik;gestorben\n" + "\n".join(lines) + "\n").encode("latin-1"))
+    return path
+
+
+def test_check_says_what_a_table_holds(stays, here):
+    said = here("data", "check", stays, "--label", "gestorben", "--client", "Klinik")
+    assert said.returncode == 0, said.stderr
+    assert "90 rows; separator semicolon, decimal comma, encoding Latin-1" in said.stdout
+    assert "2 hospitals: Köln 45, Süd 45" in said.stdout
+    plain = json.loads(
+        here("data", "check", stays, "--label", "gestorben", "--drop", "Klinik", "--json").stdout
+    )
+    assert plain["rows"] == 90
+    assert sum(plain["classes"]) == 90
+    assert plain["files"][0]["decimal"] == ","
+
+
+def test_check_says_with_its_code_that_a_run_would_fail(stays, here, tmp_path):
+    said = here("data", "check", stays, "--label", "gestorben", "--out", tmp_path / "check.html")
+    assert said.returncode == 1
+    assert "column 'Klinik' holds words" in said.stdout
+    assert "cannot use this table" in (tmp_path / "check.html").read_text()
+    said = here("data", "check", stays, "--label", "gestroben")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "did you mean 'gestorben'" in said.stderr
+    assert here("data", "check", tmp_path / "none.csv").returncode == 2
+    assert "decimal: must be '.' or ','" in here("data", "check", stays, "--decimal", "x").stderr
+
+
+def test_check_reads_the_configuration_of_a_run(stays, here, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {"dataset": {"name": "csv", "file": str(stays), "label": "gestorben", "client": "Klinik"}}
+        )
+    )
+    assert "2 hospitals" in here("data", "check", config).stdout
+    config.write_text("dataset: {name: icu}\n")
+    assert "is no csv table" in here("data", "check", config).stderr
+
+
+def test_several_files_are_several_hospitals(stays, here, tmp_path):
+    other = tmp_path / "other" / "stays.csv"
+    other.parent.mkdir()
+    other.write_bytes(stays.read_bytes())
+    said = here("data", "check", stays, other, "--label", "gestorben", "--drop", "Klinik")
+    assert "2 hospitals: " in said.stdout
+    assert "other/stays 90" in said.stdout

@@ -78,3 +78,28 @@ def test_the_demo_in_short(wardround, tmp_path):
     summaries = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("*/summary.json")]
     assert len(summaries) == 2 * len(values["axes"]["aggregator"])
     assert all(summary["status"] == "finished" for summary in summaries)
+
+
+def test_a_run_of_ones_own_table_begins_with_what_it_holds(here, tmp_path):
+    table = tmp_path / "stays.csv"
+    rows = [
+        f"{40 + i * 7 % 50},5;{'Süd' if i % 2 else 'Köln'};{'' if i % 3 else 8};{int(i % 3 == 0)}"
+        for i in range(90)
+    ]
+    table.write_bytes(("Alter;Klinik;Tag;tot\n" + "\n".join(rows) + "\n").encode("latin-1"))
+    config = tmp_path / "own.yaml"
+    section = {"name": "csv", "file": str(table), "label": "tot", "client": "Klinik"}
+    config.write_text(
+        yaml.safe_dump(
+            {"dataset": section, "partition": {"name": "natural"}, "rounds": 2}, allow_unicode=True
+        )
+    )
+    result = here("run", config, "--out", tmp_path / "runs", "--json")
+    assert result.returncode == 0, result.stderr
+    assert (
+        "stays.csv: 90 rows; 2 hospitals; label tot: 0 (60 rows, 67 %), 1 (30 rows, 33 %, predicted)"
+        in result.stderr
+    )
+    assert "separator semicolon, decimal comma, encoding Latin-1" in result.stderr
+    assert "warning: column 'Tag' gives the label away" in result.stderr
+    assert json.loads(result.stdout)["status"] == "finished"

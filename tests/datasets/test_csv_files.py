@@ -63,9 +63,13 @@ def test_a_comma_may_mean_thousands_where_commas_separate(tmp_path):
         numbers(read_table(path, ["a"])["a"], "a", path)
 
 
-def test_a_word_keeps_a_column_as_it_is(tmp_path):
-    path = write(tmp_path / "t.csv", rows=[["1,5", "7,2", "k.A."], ["2,5", "k.A.", "x"]])
-    assert read_table(path, HEADER)["Labor"] == ["7,2", "k.A."]
+def test_a_word_among_numbers_is_what_the_error_shows(tmp_path):
+    path = write(tmp_path / "t.csv", rows=[["1,5", "7,2", "rot, 1,5"], ["2,5", "k.A.", "x"]])
+    table = read_table(path, HEADER)
+    assert table["Labor"] == ["7.2", "k.A."]
+    assert table["Station"] == ["rot, 1,5", "x"], "words with commas stay as they are"
+    with pytest.raises(DataError, match=r"column 'Labor' holds 'k\.A\.' \(row 2\)"):
+        numbers(table["Labor"], "Labor", path)
     assert read_table(path, HEADER, missing=["k.A."])["Labor"] == ["7.2", ""]
 
 

@@ -1,4 +1,4 @@
-"""`wardround data list | info | prepare`. Light to import: torch and the rest come when a command runs."""
+"""`wardround data list | info | prepare | check`. Light to import: torch and the rest come when a command runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ import typer
 
 from wardround.cli.options import AsJson
 from wardround.cli.plugins import PluginOption, load_plugins
-from wardround.errors import ConfigError
+from wardround.errors import ConfigError, ParameterError
 
 if TYPE_CHECKING:
     from wardround.datasets.base import DatasetSource
+    from wardround.datasets.csv_table import CsvTable
     from wardround.datasets.prepared_cache import Progress
 
 __all__ = ["data_app", "mount"]
 
 data_app = typer.Typer(
-    name="data", help="List and describe datasets; prepare raw files for fast loading.", no_args_is_help=True
+    name="data",
+    help="List and describe datasets; prepare raw files; check your own tables.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[str, typer.Argument(help="The dataset's name; `wardround data list` shows all.")]
@@ -79,10 +82,13 @@ def show_info(
     from wardround.datasets import registry
     from wardround.datasets.prepared_cache import info
 
-    member = registry.get(name)
-    # A dataset with required parameters (csv: which file?) can be described without them.
-    open_questions = any(field.is_required() for field in member.Params.model_fields.values())
-    description = info(member if open_questions and not options else _source(name, options))
+    try:
+        description = info(_source(name, options))
+    except ParameterError:
+        if options:
+            raise
+        # A dataset that must be told something (csv: which file?) can be described without it.
+        description = info(registry.get(name))
     if as_json:
         typer.echo(json.dumps(description, indent=1, ensure_ascii=False, default=str))
         return
@@ -117,11 +123,96 @@ def prepare_dataset(
     typer.echo(f"prepared: {folder}")
 
 
+@data_app.command("check")
+def check_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Your table; several: one per hospital; or the YAML file of a run with a csv dataset."
+        ),
+    ],
+    label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    client: Annotated[str | None, typer.Option(help="The column that names the hospital.")] = None,
+    patient: Annotated[str | None, typer.Option(help="The column that names the patient.")] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="A column of words or codes; may be given often.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column that is not used; may be given often.")
+    ] = None,
+    positive: Annotated[str | None, typer.Option(help="Of two labels the one to predict.")] = None,
+    missing: Annotated[list[str] | None, typer.Option(help="A word for a gap; may be given often.")] = None,
+    separator: Annotated[str | None, typer.Option(help="Between cells; found if not given.")] = None,
+    decimal: Annotated[str | None, typer.Option(help="The decimal sign; found if not given.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="utf-8, latin-1, …; found if not given.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="A schema; see `wardround schema infer`.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split into training and test rows.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a self-contained HTML page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a table holds and what is wrong with it; exit code 1 where a run could not use it."""
+    from wardround.datasets.table_check import check_table
+    from wardround.datasets.table_check_text import in_full
+
+    given = {
+        "label": label, "client": client, "patient": patient, "categorical": categorical, "drop": drop,
+        "positive": positive, "missing": missing, "separator": separator, "decimal": decimal, "encoding": encoding,
+        "schema": schema,
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value}
+    check = check_table(_table(files, options), seed)
+    if as_json:
+        typer.echo(json.dumps(check.plain(), indent=1, ensure_ascii=False))
+    else:
+        typer.echo(in_full(check))
+    if out is not None:
+        from wardround.report.check_page import write_check
+
+        typer.echo(f"page: {write_check(check, out)}", err=as_json)
+    if check.of("error"):
+        raise typer.Exit(1)
+
+
+def _table(files: list[Path], options: dict[str, Any]) -> CsvTable:
+    """The `csv` dataset of these files, or of a run's configuration."""
+    from wardround.datasets.csv_table import CsvTable
+    from wardround.runs.config import read_yaml
+
+    if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
+        section = read_yaml(files[0]).get("dataset")
+        if not isinstance(section, Mapping) or section.get("name") != CsvTable.name:
+            raise ConfigError(f"{files[0]}: its dataset is no csv table, and needs no check")
+        options = {**{key: value for key, value in section.items() if key != "name"}, **options}
+    elif len(files) == 1:
+        options["file"] = files[0]
+    else:
+        options["files"] = _by_hospital(files)
+    table = _created(CsvTable.name, options)
+    assert isinstance(table, CsvTable)
+    return table
+
+
+def _by_hospital(files: list[Path]) -> dict[str, Path]:
+    """Each file under its own name, with its folder's where two are called the same."""
+    stems = [file.name.partition(".")[0] for file in files]
+    names = [
+        stem if stems.count(stem) == 1 else f"{file.absolute().parent.name}/{stem}"
+        for file, stem in zip(files, stems, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        raise ConfigError("two of these files have the same name and folder name: rename one")
+    return dict(zip(names, files, strict=True))
+
+
+def _created(name: str, options: dict[str, Any]) -> DatasetSource:
+    from wardround import datasets
+
+    return datasets.create(name, **options)
+
+
 def _source(name: str, options: list[str] | None) -> DatasetSource:
     """The dataset with these options, each `key=value`."""
     import yaml
-
-    from wardround import datasets
 
     given: dict[str, Any] = {}
     for option in options or []:
@@ -132,7 +223,7 @@ def _source(name: str, options: list[str] | None) -> DatasetSource:
             given[key] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(f"'{option}': the value is not valid YAML") from None
-    return datasets.create(name, **given)
+    return _created(name, given)
 
 
 def _print_mapping(values: Mapping[str, Any], depth: int) -> None:

@@ -98,6 +98,7 @@ def run(
     values = add_plugins(read_yaml(config), plugin)
     checked = load_config(override(values, overrides or []), str(config))
     name = checked.run_name
+    _describe_table(checked)
     with (
         progress(name, checked.rounds) as advance,
         tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
@@ -127,6 +128,23 @@ def run(
     ) is not None:
         print(f"no AUROC: {why}")
     print(folder.path)
+
+
+def _describe_table(config: RunConfig) -> None:
+    """Say what a user's own table holds and what is wrong with it, before training on it."""
+    from wardround import datasets
+    from wardround.datasets.csv_table import CsvTable
+
+    name, params = config.section("dataset")
+    if name != CsvTable.name:
+        return
+    from wardround.datasets.table_check import check_table
+    from wardround.datasets.table_check_text import in_short
+
+    source = datasets.create(name, **params)
+    assert isinstance(source, CsvTable)
+    for line in in_short(check_table(source, config.seed)):
+        print(line, file=sys.stderr)
 
 
 def matrix(

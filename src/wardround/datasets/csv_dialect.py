@@ -114,8 +114,9 @@ def plain_numbers(
 ) -> list[str] | None:
     """Numbers with a decimal comma, rewritten with a point; None where the column is not written so.
 
-    A column is, where every cell that holds a value is a number with a decimal comma or a whole one, and one at
-    least has the comma. Points before it are thousands.
+    A column is, where one cell at least has the comma, and half of those that hold a value are such numbers or whole
+    ones; words among them stay as they are, for whoever reads the numbers to complain about. Points before the comma
+    are thousands.
 
     Args:
         cells: The column.
@@ -129,17 +130,22 @@ def plain_numbers(
     """
     if decimal == "." or (decimal is None and not any("," in cell for cell in cells)):
         return None
-    with_comma, thousands, plain = False, may_be_thousands and decimal is None, []
+    commas, numbers, words, thousands = 0, 0, 0, may_be_thousands and decimal is None
+    plain = []
     for cell in cells:
         word = cell.strip()
         if word.lower() in missing:
             plain.append(cell)
         elif _COMMA_NUMBER.fullmatch(word):
-            with_comma = True
+            commas, numbers = commas + 1, numbers + 1
             thousands = thousands and _THOUSANDS.fullmatch(word) is not None
             plain.append(word.replace(".", "").replace(",", "."))
         elif _WHOLE_NUMBER.fullmatch(word):
+            numbers += 1
             plain.append(word.replace(".", ""))
         else:
-            return None
-    return plain if (with_comma and not thousands) or decimal == "," else None
+            words += 1
+            plain.append(cell)
+    if decimal == ",":
+        return plain
+    return plain if commas and numbers >= words and not thousands else None

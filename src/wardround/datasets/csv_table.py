@@ -186,7 +186,7 @@ class CsvTable(DatasetSource):
             column: [cell for name, text in texts.items() for cell in text.get(column, [""] * lengths[name])]
             for column in order
         }
-        targets, names = self._classes(columns[p.label])
+        targets, names = self.labels(columns[p.label])
         features = [name for name in columns if name not in named]
         categorical = [name for name in p.categorical if name in columns]
         if not features and not categorical:
@@ -219,7 +219,7 @@ class CsvTable(DatasetSource):
                 raise DataError(f"{path}: column '{name}' is empty in row {row + 1}")
         return cells
 
-    def _classes(self, cells: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    def labels(self, cells: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
         """A class index a row and the names of the classes, in order."""
         p = self.params
         words = self._filled({str(p.label): cells}, p.label, next(iter(self._paths.values())))
