@@ -44,5 +44,5 @@ clean:
 	@touch $@
 
 .venv/.dev: .venv/.core
-	$(LOCKED) --editable ".[docs,fast,figures,flower,imaging,live,mimic3,privacy,ray,redteam,tracking,dev]"
+	$(LOCKED) --editable ".[docs,export,fast,figures,flower,imaging,live,mimic3,privacy,ray,redteam,tracking,dev]"
 	@touch $@

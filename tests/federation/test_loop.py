@@ -7,6 +7,7 @@ from torch import nn
 from wardround import aggregators, attacks, datasets
 from wardround.datasets import partition
 from wardround.federation import Federation, Schedule, simulated_federation
+from wardround.federation.clients import FinishedModel
 from wardround.federation.model_factory import objective_of
 from wardround.privacy.params import PrivacyParams
 from wardround.randomness import seed_for
@@ -212,3 +213,26 @@ def test_an_update_that_would_break_the_model_skips_the_round(monkeypatch):
     monkeypatch.undo()
     assert fed.step(2).skipped is None
     assert torch.isfinite(fed.weights).all()
+
+
+def test_the_usable_model_has_the_mean_of_the_clients_batch_norm():
+    fed = federation("fedbn", batch_norm=True)
+    result = fed.step(1)
+    mask = fed.layout.batch_norm_mask
+    own = torch.stack([client.batch_norm for client in fed.clients.members.values()]).mean(0)
+    usable = fed.usable_weights()
+    assert torch.equal(usable[mask], own)
+    assert torch.equal(usable[~mask], fed.weights[~mask])
+    metrics, _ = fed.evaluator.measure(usable)
+    assert metrics == result.metrics, "the model that was evaluated"
+
+
+def test_the_usable_model_is_the_global_one_where_nothing_stays_with_clients():
+    fed = federation("fedavg", batch_norm=True)
+    fed.step(1)
+    assert fed.usable_weights() is fed.weights
+
+
+def test_simulated_clients_have_the_finished_model_already():
+    fed = federation()
+    assert fed.clients.deliver(FinishedModel(1, {}), list(fed.clients.members)) == {}

@@ -73,6 +73,7 @@ class Town:
             "identity": "name",
             "poll_seconds": 1,
             "deadline_seconds": 30,
+            "onnx": False,  # torch's exporter takes a second
             **values.pop("federation", {}),
         }
         self.text = yaml.safe_dump({**SMALL, **values, "federation": federation})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,10 +44,20 @@ def log(config: Config, as_json: AsJson = False) -> None:
             if "refused" in line
             else f"{line['bytes']} bytes {line['sha256'][:16]}"
         )
+        if "manifest" in line:
+            what = _describe_model(line)
         again = " (the same again)" if line.get("repeated") else ""
         print(f"{when}  {line['kind']:<9} round {line.get('round', '-')}  {what}{again}")
     if not lines:
         print("nothing has left this hospital")
+
+
+def _describe_model(line: dict[str, Any]) -> str:
+    """What the log says of a finished model that was brought."""
+    signed = f"signed by {line['signed_by']}" if line.get("signed_by") else "not signed, or not checked"
+    shown = "as its orders showed it" if line.get("shown") else "which no order had shown"
+    where = f"stored in {line['folder']}" if "folder" in line else "not stored"
+    return f"finished model, {signed}, {shown}; {where}"
 
 
 @hospital_app.command("ledger")

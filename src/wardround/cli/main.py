@@ -14,6 +14,7 @@ from wardround.cli import (
     analysis,
     data,
     experiments,
+    export,
     flower,
     hospital,
     listing,
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 for group in (
     experiments,
+    export,
     analysis,
     listing,
     data,

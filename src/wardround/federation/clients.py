@@ -15,7 +15,7 @@ from wardround.privacy.order_names import order_name
 from wardround.records import EvaluationDetails, Metrics
 from wardround.updates import Aggregation, Updates
 
-__all__ = ["Clients", "Description", "Evaluation", "Received", "TooFewReplies", "TrainOrder"]
+__all__ = ["Clients", "Description", "Evaluation", "FinishedModel", "Received", "TooFewReplies", "TrainOrder"]
 
 
 class TooFewReplies(Exception):
@@ -95,6 +95,16 @@ class Evaluation:
     """Why figures are null, thresholds, calibration and patient groups."""
 
 
+@dataclass(frozen=True, eq=False)
+class FinishedModel:
+    """A run's model as it goes home: the files of an exported model's folder."""
+
+    round: int
+    """The round after which the weights were like this."""
+    files: Mapping[str, bytes]
+    """File name → content."""
+
+
 class Clients(Protocol):
     """The clients of a run as the loop sees them."""
 
@@ -123,6 +133,17 @@ class Clients(Protocol):
 
     def evaluate(self, round: int, weights: Tensor) -> Evaluation:
         """Measure the model on the clients' own samples."""
+        ...
+
+    def usable_weights(self, weights: Tensor) -> Tensor | None:
+        """The model as others can use it, where BatchNorm stays with the clients: with the mean of theirs.
+
+        None where nobody but the clients knows their BatchNorm.
+        """
+        ...
+
+    def deliver(self, model: FinishedModel, to: Sequence[str]) -> Mapping[str, str]:
+        """Hand the finished model to these clients; returns who has not got it, and why."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

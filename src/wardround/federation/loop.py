@@ -266,6 +266,11 @@ class Federation:
         details = replace(details, per_client_reasons=own.details.per_client_reasons)
         return Evaluation(measured.metrics, validation.metrics, own.per_client, details)
 
+    def usable_weights(self) -> Tensor | None:
+        """The model as others can use it; None where a part of it stays with the clients and nobody else knows it."""
+        stays = self.rule.client_policy.local_batch_norm and bool(self.layout.batch_norm_mask.any())
+        return self.clients.usable_weights(self.weights) if stays else self.weights
+
     def _left_out(
         self, result: Aggregation, received: Received, quarantined: Mapping[str, str]
     ) -> dict[str, LeftOut]:

@@ -16,7 +16,7 @@ from wardround.datasets.base import Dataset
 from wardround.datasets.partition import Assignment
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.client import Client, LocalWork, client_data, train_together
-from wardround.federation.clients import Description, Evaluation, Received, TrainOrder
+from wardround.federation.clients import Description, Evaluation, FinishedModel, Received, TrainOrder
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.loop import Federation
 from wardround.federation.schedule import Schedule, timed
@@ -29,7 +29,7 @@ from wardround.records import EvaluationDetails
 from wardround.training.base import Trainer, TrainingParams
 from wardround.updates import Aggregation, Layout, Updates, drop_malformed
 
-__all__ = ["SimulatedClients", "simulated_federation"]
+__all__ = ["SimulatedClients", "simulated_federation", "with_mean_batch_norm"]
 
 
 class SimulatedClients:
@@ -143,10 +143,7 @@ class SimulatedClients:
         """
         layout, members = self.work.layout, self.members.values()
         own = [client.batch_norm for client in members if client.batch_norm is not None]
-        together = weights
-        if own:
-            together = weights.clone()
-            together[layout.batch_norm_mask] = torch.stack(own).mean(0)
+        together = self.usable_weights(weights)
         thresholds, _ = self.evaluator.on_validation(together)
         measured = {
             client.name: self.evaluator.on_test_rows(
@@ -161,6 +158,14 @@ class SimulatedClients:
         test, validation, details = self.evaluator.measure(together)
         details = replace(details, per_client_reasons=reasons)
         return Evaluation(test.metrics, validation.metrics, per_client, details)
+
+    def usable_weights(self, weights: Tensor) -> Tensor:
+        own = [client.batch_norm for client in self.members.values() if client.batch_norm is not None]
+        return with_mean_batch_norm(weights, own, self.work.layout)
+
+    def deliver(self, model: FinishedModel, to: Sequence[str]) -> dict[str, str]:
+        """Nobody is missing: clients in this process are where the run folder is, and need no copy."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Random draws are named by (seed, round, client): they need no state."""
@@ -177,6 +182,15 @@ class SimulatedClients:
         for name, values in state["batch_norm"].items():
             self.members[name].batch_norm = values
         self.campaign.load_state_dict(state["attack"])
+
+
+def with_mean_batch_norm(weights: Tensor, own: Sequence[Tensor], layout: Layout) -> Tensor:
+    """The global weights with the mean of the BatchNorm that clients keep; as they are where nobody keeps any."""
+    if not own:
+        return weights
+    together = weights.clone()
+    together[layout.batch_norm_mask] = torch.stack(list(own)).mean(0)
+    return together
 
 
 def class_counts(targets: Tensor, classes: int) -> list[int]:

@@ -80,6 +80,12 @@ class FederationParams(Parameters):
     """The folder with the hospitals' public keys: nobody else may join."""
     state: Path | None = None
     """Where the SuperLink keeps its database; None: beside the runs."""
+    deliver: bool = True
+    """Bring the finished model to every hospital that took part."""
+    delivery_seconds: float = Field(60.0, ge=0)
+    """After the last round: how long the server waits for hospitals that are away, to give them the model."""
+    onnx: bool = True
+    """Is model.onnx part of what is delivered? Needs the extra `export` at the server."""
 
     @field_validator("quorum")
     @classmethod
@@ -175,6 +181,8 @@ class HospitalConfig(Parameters):
     """Of the SuperNode; unique on a machine."""
     state: Path | None = None
     """A folder for what it remembers between rounds, and for its log; None: beside the configuration."""
+    models: Path | None = None
+    """A folder for the finished models that it is brought; None: `models` in its state folder."""
     policy: HospitalPolicy = HospitalPolicy()
     """What it accepts from the server; the defaults are safe."""
 

@@ -11,7 +11,8 @@ An order (server → hospital) has a head with `kind` and what the work is, and 
   and `loss`. Nothing else;
 * `evaluate` has numbers: the metrics on the hospital's own test samples. Its head may have `groups` (the figures of
   patient groups that are large enough), `calibration` (bins of the curve: edges, rows, predicted, observed) and
-  `reasons` (metric → what kind of reason there is that it has no value).
+  `reasons` (metric → what kind of reason there is that it has no value);
+* `deliver` (the finished model, one array of bytes per file) has a head: the hash of the manifest that it checked.
 
 In a masked round the answer to `train` has no array; four more orders follow it. Their heads name the hash of the
 training order, and an answer to
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 __all__ = [
-    "CALIBRATION", "CONFIRM", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "REASONS", "REVEAL", "SAMPLES",
-    "SHARE_KEYS", "SPENT", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+    "CALIBRATION", "CONFIRM", "DELIVER", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "REASONS", "REVEAL",
+    "SAMPLES", "SHARE_KEYS", "SPENT", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
 ]  # fmt: skip
 
-HELLO, TRAIN, EVALUATE = "hello", "train", "evaluate"
+HELLO, TRAIN, EVALUATE, DELIVER = "hello", "train", "evaluate", "deliver"
 SHARE_KEYS, MASK, CONFIRM, REVEAL = "share-keys", "mask", "confirm", "reveal"
 """The stages of a masked round after training, see `secure_aggregation`."""
 MASKING = (SHARE_KEYS, MASK, CONFIRM, REVEAL)

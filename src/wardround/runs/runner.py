@@ -32,7 +32,9 @@ from wardround.privacy.masking import MASKED, SumMasked
 from wardround.privacy.params import PrivacyParams
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.records import SCHEMA_VERSION, RoundRecord, RunStatus
+from wardround.runs.best_round import BEST, BEST_BEFORE, BestRound, is_extra_evaluation
 from wardround.runs.config import RECORD, RunConfig
+from wardround.runs.export.inputs import INPUTS, ModelInputs
 from wardround.runs.folder import RunFolder
 from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import quarantined
@@ -191,35 +193,59 @@ def run(
 
 
 def _resume(config: RunConfig, folder: RunFolder, federation: Federation, listen: Listener | None) -> None:
+    assert federation.server_data is not None  # a simulation has its dataset
+    dataset = federation.server_data.dataset
     checkpoint = folder.resume()
-    done = 0
+    done, best = 0, BestRound()
     if checkpoint is not None:
         federation.load_state_dict(checkpoint["federation"])
-        done = checkpoint["round"]
+        done, best = checkpoint["round"], BestRound(checkpoint.get(BEST))
     clients = len(federation.clients.describe().clients)
     per_round = federation.schedule.per_round(clients)
     assert federation.trainer is not None
     folder.write_config({**config.plain(), RECORD: record(federation, federation.trainer.engine, per_round)})
     federation.rule.warm_up(per_round, federation.layout.size)  # or round 1 would wait for it
     with summary_on_exit(folder):
-        run_rounds(federation, folder, done, config.rounds, listen)
+        run_rounds(federation, folder, done, best, ModelInputs.of(dataset), listen)
 
 
 def run_rounds(
     federation: Federation,
     folder: RunFolder,
     done: int,
-    last: int,
+    best: BestRound,
+    inputs: ModelInputs,
     listen: Listener | None = None,
     before_saving: Listener | None = None,
 ) -> None:
-    """Run all rounds after `done`, each on disk before the next begins."""
-    for number in range(done + 1, last + 1):
+    """Run all rounds after `done`, each on disk before the next begins.
+
+    Args:
+        federation: as it was after round `done`.
+        folder: where the run is.
+        done: rounds that are finished.
+        best: the best of them; moves on.
+        inputs: what the model takes and gives: kept, so that it can be exported without the data.
+        listen: is handed every round when it is on disk.
+        before_saving: is handed it before.
+    """
+    schedule, described = federation.schedule, inputs.to_json()
+    for number in range(done + 1, schedule.rounds + 1):
         result = federation.step(number)
         if before_saving is not None:
             before_saving(result)
+        before = best.state_dict()
+        best.consider(result, federation.usable_weights())
         folder.append(result)
-        folder.write_checkpoint({"round": number, "federation": federation.state_dict()})
+        folder.write_checkpoint(
+            {
+                "round": number,
+                "federation": federation.state_dict(),
+                INPUTS: described,
+                BEST: best.state_dict(),
+                **({BEST_BEFORE: before} if is_extra_evaluation(schedule, number) else {}),
+            }
+        )
         if listen is not None:
             listen(result)
 

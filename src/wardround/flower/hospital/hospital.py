@@ -26,10 +26,12 @@ from wardround.federation.scoring import MIN_GROUP_ROWS
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
+from wardround.flower.hospital.model_store import ModelStore
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
 from wardround.flower.hospital.reported_figures import figures_note
 from wardround.flower.hospital.setup import Setups
 from wardround.flower.messages import (
+    DELIVER,
     EVALUATE,
     HELLO,
     MASKING,
@@ -72,11 +74,14 @@ class Hospital:
         device: str,
         memory: HospitalMemory | None = None,
         masking: HospitalMasking | None = None,
+        models: ModelStore | None = None,
     ) -> None:
         """`memory` has the hospital's policy; None for one that is only played in a simulation: it does what it is
-        asked, and its noise follows from the run's seed. `masking` has its part in secure aggregation."""
+        asked, and its noise follows from the run's seed. `masking` has its part in secure aggregation. `models` takes
+        the finished models; by default they are checked and not stored."""
         self.client, self.engine, self.device, self.memory = client, engine, device, memory
         self.masking = masking or HospitalMasking(client.name, Limits())
+        self.models = models or ModelStore(None, client.dataset)
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
         self.keep: Callable[[], None] = lambda: None
@@ -113,7 +118,10 @@ class Hospital:
         identity = None if config.node_key is None else Identity.from_files(config.node_key, config.peer_keys)
         limits = Limits(config.policy.min_cohort, config.policy.max_share)
         masking = HospitalMasking(config.name, limits, identity)
-        return cls(client, config.engine, config.device, HospitalMemory(config.policy, folder), masking)
+        place = config.models if folder is None or config.models is not None else folder / "models"
+        models = ModelStore(place, dataset, config.root_certificates)
+        memory = HospitalMemory(config.policy, folder)
+        return cls(client, config.engine, config.device, memory, masking, models)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -141,7 +149,12 @@ class Hospital:
 
     def reply(self, order: Note) -> Note:
         """Do what an order asks, if the hospital's policy allows it."""
-        work = {HELLO: self._introduce, TRAIN: self._train_once, EVALUATE: self._evaluate}
+        work = {
+            HELLO: self._introduce,
+            TRAIN: self._train_once,
+            EVALUATE: self._evaluate,
+            DELIVER: self._keep_model,
+        }
         for stage in MASKING:
             work[stage] = self._answer_stage
         kind = order.head.get("kind")
@@ -156,7 +169,12 @@ class Hospital:
                 return work[kind](order)
         except OrderRefused as refusal:
             round = order.head.get("round")
-            facts = {"run": self._run(order.head), "round": round if isinstance(round, int) else None}
+            facts: dict[str, Any] = {
+                "run": self._run(order.head),
+                "round": round if isinstance(round, int) else None,
+            }
+            if kind == EVALUATE:  # the order shows a round's model all the same
+                facts["order"] = order_hash(order)
             self.memory.log(str(kind), None, refused=str(refusal)[:LONGEST_REASON], **facts)
             raise WardroundError(REFUSED) from None
         finally:  # whatever happened: nothing leaves before it is remembered and logged
@@ -308,6 +326,24 @@ class Hospital:
             reply = Note({}, {SAMPLES: 0})  # too few samples to say anything of them
         facts = {"run": self._run(order.head), "round": order.head["round"], "order": asked}
         memory.log(EVALUATE, pack(reply), **facts)
+        return reply
+
+    def _keep_model(self, order: Note) -> Note:
+        """Check the finished model that the server brings, and store it."""
+        memory, round = self.memory, order.head.get("round")
+        if memory is None:
+            stored = self.models.keep(order, None, HospitalPolicy())
+            return Note({"manifest": stored.manifest})
+        if not isinstance(round, int) or isinstance(round, bool):
+            raise OrderRefused("the order does not say of which round the model is")
+        run = self._run(order.head)
+        shown = memory.shown_model(run, round)
+        stored = self.models.keep(order, shown, memory.policy)
+        audit = memory.follow_audit(run, order.head.get(AUDIT))
+        reply = Note({"manifest": stored.manifest})
+        facts = {"manifest": stored.manifest, "signed_by": stored.signed_by, "shown": shown is not None}
+        where = {} if stored.folder is None else {"folder": str(stored.folder)}
+        memory.log(DELIVER, pack(reply), run=run, round=round, audit=list(audit), **facts, **where)
         return reply
 
     def save_state(self) -> bytes:

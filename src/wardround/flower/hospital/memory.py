@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from wardround.errors import ConfigError
 from wardround.files import append_text, make_private_folder
 from wardround.flower.hospital.policy import DpFloor, HospitalPolicy, OrderRefused
-from wardround.flower.messages import TRAIN
+from wardround.flower.messages import EVALUATE, TRAIN
 from wardround.privacy.accounting import Ledger, Release
 from wardround.privacy.encryption.refusals import BudgetSpent
+from wardround.privacy.order_names import start_of
 
 __all__ = ["LOG_FILE", "HospitalMemory", "last_answered", "read_log"]
 
@@ -82,6 +83,22 @@ class HospitalMemory:
                 f"round {round} of this run: round {last_round} is evaluated already, and a round has one model"
             )
         self.evaluated = _with_last(self.evaluated, run, (round, order))
+
+    def shown_model(self, run: str, round: int) -> str | None:
+        """How the hash of the model after a round begins, by the orders that had it; None where none had.
+
+        The model after a round is the one that is evaluated for it, and the one that the next round starts from.
+        """
+        for orders, number in ((self.evaluated, round), (self.answered, round + 1)):
+            last_round, order = orders.get(run, (0, ""))
+            if last_round == number:
+                return start_of(order)
+        shown = None
+        for line in [] if self.folder is None else read_log(self.folder):
+            number = round if line["kind"] == EVALUATE else round + 1 if line["kind"] == TRAIN else 0
+            if line.get("run") == run and line.get("round") == number and isinstance(line.get("order"), str):
+                shown = start_of(line["order"])
+        return shown
 
     def check_start(self, start: str) -> None:
         """Raise `OrderRefused` for a model from which updates were summed already, under masks."""

@@ -97,6 +97,8 @@ class HospitalPolicy(Parameters):
     """Fewest hospitals in a sum: that a steward opens, or that this hospital masks its update for."""
     max_share: float = Field(MAX_SHARE, gt=0, lt=1)
     """Largest share of one hospital in a sum that this hospital masks its update for."""
+    keep_models: bool = True
+    """Store the finished model that the server brings? It is checked first; no code comes with it."""
     runs: tuple[str, ...] | None = None
     """Runs that it masks updates for, by name; None: only the first that asks. Two runs can ask for sums of the same
     updates, which a server could solve for single ones."""
@@ -143,6 +145,7 @@ class HospitalPolicy(Parameters):
             f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
             f"shares of at most {self.max_share:g}",
             f"differential privacy: {floor}",
+            f"finished models: {'checked and stored' if self.keep_models else 'not taken'}",
         ]
 
     def _reported(self, leaves: bool) -> str:
@@ -159,7 +162,7 @@ class HospitalPolicy(Parameters):
         """
         head = order.head
         self._check_round(head)
-        self._check_model(order)
+        self.check_model(order)
         self._check_work(head)
         if samples < self.min_samples:
             raise OrderRefused(
@@ -180,8 +183,15 @@ class HospitalPolicy(Parameters):
         if not self.reports_metrics:
             raise OrderRefused("policy.report_metrics: metrics stay here")
         self._check_round(order.head)
-        self._check_model(order)
+        self.check_model(order)
         _training(order.head)
+
+    def check_delivery(self, size: int, largest: int) -> None:
+        """Raise `OrderRefused` unless the hospital takes a finished model of that many bytes."""
+        if not self.keep_models:
+            raise OrderRefused("policy.keep_models: finished models are not taken")
+        if size > largest:
+            raise OrderRefused(f"a model of {size} bytes; policy.max_parameters leaves room for {largest}")
 
     def check_parameters(self, count: int) -> None:
         """Raise `OrderRefused` for a model of more parameters than the hospital trains."""
@@ -200,13 +210,17 @@ class HospitalPolicy(Parameters):
             if not _is_whole(head.get(name, 0), 0, 2**63 - 1):
                 raise OrderRefused(f"{name} is {_short(head.get(name))}")
 
-    def _check_model(self, order: Note) -> None:
-        model, weights = order.head.get("model"), order.arrays.get("weights")
-        name = model.get("name") if isinstance(model, dict) else None
+    def check_model_name(self, name: object) -> None:
+        """Raise `OrderRefused` for a model that the hospital does not train."""
         if not isinstance(name, str):
             raise OrderRefused("the order names no model")
         if self.models is not None and name not in self.models:
             raise OrderRefused(f"model {_short(name)} is not in policy.models ({', '.join(self.models)})")
+
+    def check_model(self, order: Note) -> None:
+        """Raise `OrderRefused` unless the order has a model with weights that the policy allows."""
+        model, weights = order.head.get("model"), order.arrays.get("weights")
+        self.check_model_name(model.get("name") if isinstance(model, dict) else None)
         if weights is None or weights.ndim != 1 or weights.dtype.kind != "f":
             raise OrderRefused("the order has no weights")
         self.check_parameters(len(weights))

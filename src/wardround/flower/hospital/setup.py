@@ -24,7 +24,7 @@ from wardround.flower.orders import dp_of, work_key
 from wardround.training.base import Trainer, TrainingParams
 from wardround.updates import Layout
 
-__all__ = ["Setup", "Setups"]
+__all__ = ["Setup", "Setups", "count_parameters"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Setups:
         if self.last is None or key != self.last.key:
             real = self.policy is not None
             if self.policy is not None:
-                self.policy.check_parameters(_count_parameters(dataset, head["model"]))
+                self.policy.check_parameters(count_parameters(dataset, head["model"]))
             model, trainer, training = _build(dataset, key, self.engine, self.device, real)
             layout, rounds, seed = Layout.of(model), int(head["rounds"]), int(head["seed"])
             # What the server could repeat would protect nobody from it: noise needs randomness of the system.
@@ -69,7 +69,7 @@ class Setups:
         return self.last
 
 
-def _count_parameters(dataset: Dataset, section: Mapping[str, Any]) -> int:
+def count_parameters(dataset: Dataset, section: Mapping[str, Any]) -> int:
     """The size of a model before it has any memory: a server may name one that would not fit."""
     params = dict(section)
     outputs = 1 if dataset.task is Task.BINARY else len(dataset.class_names)

@@ -14,20 +14,22 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from wardround.errors import WardroundError
-from wardround.flower.messages import EVALUATE, HELLO, MASKING, TRAIN, Note, from_records, to_records
+from wardround.flower.messages import DELIVER, EVALUATE, HELLO, MASKING, TRAIN, Note, from_records, to_records
 
-__all__ = ["SHORTEST_SLEEP", "Broker", "Failure", "Reply"]
+__all__ = ["SHORTEST_SLEEP", "WENT_OFFLINE", "Broker", "Failure", "Reply"]
 
 TYPES = {
     HELLO: MessageType.QUERY,
     TRAIN: MessageType.TRAIN,
     EVALUATE: MessageType.EVALUATE,
+    DELIVER: MessageType.QUERY,
     **dict.fromkeys(MASKING, MessageType.TRAIN),
 }
 LIFETIME = 2.0
 """Messages live this many times the deadline, so that a late reply is seen and reported as late."""
 SHORTEST_SLEEP = 0.01
 """Seconds: waiting must not keep a core busy."""
+WENT_OFFLINE = "it went offline"
 NODE_GONE = 5
 """Flower's code for a node that is no longer there."""
 
@@ -173,7 +175,7 @@ class Broker:
 def _read(message: Message) -> Reply:
     if message.has_error():
         if message.error.code == NODE_GONE:
-            return Failure("it went offline")
+            return Failure(WENT_OFFLINE)
         reason = " ".join((message.error.reason or "").split())
         return Failure(f"it failed: {reason[-200:] or 'no reason given'}")
     try:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wardround.datasets import Dataset
 from wardround.datasets.partition import Assignment
-from wardround.federation.clients import Description, Evaluation, Received, TooFewReplies, TrainOrder
+from wardround.federation.clients import (
+    Description,
+    Evaluation,
+    FinishedModel,
+    Received,
+    TooFewReplies,
+    TrainOrder,
+)
 from wardround.federation.schedule import Schedule, timed
 from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
-from wardround.flower.messages import EVALUATE, TRAIN, Note
+from wardround.flower.messages import DELIVER, EVALUATE, TRAIN, Note
 from wardround.flower.orders import AUDIT, order_hash, work_section
 from wardround.flower.secure_aggregation.cohort import Cohort, Limits
-from wardround.flower.server.broker import Reply
+from wardround.flower.server.broker import SHORTEST_SLEEP, WENT_OFFLINE, Failure, Reply
 from wardround.flower.server.evaluations import combine_evaluations
 from wardround.flower.server.masked_round import MaskedRound
 from wardround.flower.server.membership import Membership
@@ -167,6 +175,40 @@ class FlowerClients:
         self.broker.send(order, self.membership.refresh(), round, deadline)
         self.broker.collect(EVALUATE, deadline, replies.__setitem__)
         return combine_evaluations(replies)
+
+    def usable_weights(self, weights: Tensor) -> Tensor | None:
+        """BatchNorm that stays with the hospitals does not leave them."""
+        return None
+
+    def deliver(self, model: FinishedModel, to: Sequence[str]) -> dict[str, str]:
+        """Send the model to those who are connected, and to the others as they come back, for a while."""
+        files = {name: np.frombuffer(content, dtype=np.uint8) for name, content in model.files.items()}
+        head = {"kind": DELIVER, "run": self.config.run.run_name, "round": model.round}
+        waiting, failed = dict.fromkeys(to, "it is not connected"), dict[str, str]()
+        end = self.membership.clock() + self.params.delivery_seconds
+        while True:
+            present = self.membership.refresh()
+            nodes = {client: present[client] for client in waiting if client in present}
+            order = Note({**head, AUDIT: list(self.audit.head())}, {}, files)
+            for client, reply in self._send_model(order, nodes).items():
+                if not isinstance(reply, Failure):
+                    del waiting[client]
+                elif reply.reason == WENT_OFFLINE:
+                    waiting[client] = reply.reason
+                else:
+                    failed[client] = reply.reason
+                    del waiting[client]
+            if not waiting or self.membership.clock() >= end:
+                return {**failed, **waiting}
+            self.membership.sleep(max(self.params.poll_seconds, SHORTEST_SLEEP))
+
+    def _send_model(self, order: Note, nodes: Mapping[str, int]) -> dict[str, Reply]:
+        replies: dict[str, Reply] = {}
+        deadline, round = self.params.deadline_seconds, int(order.head["round"])
+        self.broker.send(order, nodes, round, deadline)
+        for client in self.broker.collect(DELIVER, deadline, replies.__setitem__):
+            replies[client] = Failure(f"no answer within {deadline:g} s")
+        return replies
 
     def state_dict(self) -> dict[str, Any]:
         return {"roster": self.membership.roster.state_dict()}

@@ -22,12 +22,15 @@ from wardround.federation.model_factory import build_model, build_trainer
 from wardround.federation.server_data import ServerData
 from wardround.flower.config import FederationConfig
 from wardround.flower.server.audited_steward import AuditedSteward
+from wardround.flower.server.delivery import Deliveries, deliver_model, is_delivery_pending
 from wardround.flower.server.flower_clients import FlowerClients
 from wardround.flower.server.membership import Membership, QuorumMissed
 from wardround.privacy.protection import Protection
 from wardround.records import RoundRecord
 from wardround.runs.audit import AuditLog
+from wardround.runs.best_round import BEST, BestRound
 from wardround.runs.config import RECORD
+from wardround.runs.export.inputs import ModelInputs
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import quarantined
 from wardround.runs.runner import (
@@ -58,7 +61,8 @@ def run_federation(
     """Run or resume the federation in `out/<run name>`. A finished one is left as it is."""
     folder = config.find_folder(out)
     finished = folder.summary()
-    if finished is not None and finished.finished:
+    is_finished = finished is not None and finished.finished
+    if is_finished and not is_delivery_pending(folder):
         return folder
     # One thread: results must not depend on how many there are.
     with one_thread():
@@ -70,7 +74,10 @@ def run_federation(
             dataset = load_dataset(config.run)
         with folder.locked(private=True):
             membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
-            _resume(config, folder, membership, dataset, assignment, listen)
+            if is_finished:
+                _deliver_later(config, folder, membership, dataset, assignment)
+            else:
+                _resume(config, folder, membership, dataset, assignment, listen)
     return folder
 
 
@@ -86,6 +93,8 @@ def _resume(
     checkpoint = folder.resume(mix_versions=True)
     done = 0 if checkpoint is None else checkpoint["round"]
     audit = membership.audit
+    if config.federation.deliver:
+        Deliveries().write(folder)
     folder.write_config({**config.plain(), RECORD: versions()})  # now it is a run, if one without a round
 
     def log_end(status: str, reason: str | None) -> None:
@@ -101,7 +110,43 @@ def _resume(
             federation.load_state_dict(checkpoint["federation"])
         folder.write_config({**config.plain(), RECORD: record(federation, "flower", config.per_round)})
         federation.rule.warm_up(config.per_round, federation.layout.size)
-        run_rounds(federation, folder, done, config.run.rounds, listen, partial(log_round, audit))
+        best = BestRound(None if checkpoint is None else checkpoint.get(BEST))
+        inputs = model_inputs(membership, dataset)
+        run_rounds(federation, folder, done, best, inputs, listen, partial(log_round, audit))
+    if config.federation.deliver:  # finished, or its budget is spent: this is the model that there will be
+        _deliver(config, folder, membership, federation)
+
+
+def _deliver(
+    config: FederationConfig, folder: RunFolder, membership: Membership, federation: Federation
+) -> None:
+    hospitals = sorted({record.client for record in folder.clients()})
+    deliver_model(folder, config.federation, federation.clients, hospitals, membership.audit)
+
+
+def _deliver_later(
+    config: FederationConfig,
+    folder: RunFolder,
+    membership: Membership,
+    dataset: Dataset | None,
+    assignment: Assignment | None,
+) -> None:
+    """Bring the model of a finished run to hospitals that have not got it."""
+    checkpoint, summary = folder.read_checkpoint(), folder.summary()
+    assert checkpoint is not None  # a finished run has one
+    assert summary is not None
+    membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
+    membership.audit.append("delivery-resumed", run=folder.path.name)
+    _deliver(config, folder, membership, build_federation(config, membership, dataset, assignment))
+    folder.write_summary(summary)  # the same again: who watches the folder sees that this is the end
+
+
+def model_inputs(membership: Membership, dataset: Dataset | None) -> ModelInputs:
+    """What the federation's model takes and gives."""
+    if dataset is not None:
+        return ModelInputs.of(dataset)
+    assert membership.roster.shape is not None  # the hospitals have fixed it
+    return ModelInputs.from_shape(membership.roster.shape)
 
 
 def build_federation(

@@ -28,6 +28,7 @@ from wardround.flower.processes import (
     one_at_a_time,
 )
 from wardround.flower.scaffold import write_app
+from wardround.flower.server.delivery import is_delivery_pending
 from wardround.records import LeftOut, RoundRecord, Summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
@@ -161,7 +162,7 @@ class Server:
         """Run the federation to its end and return its summary. Stops everything when it is interrupted."""
         federation = self.config.federation
         summary = self.folder.summary()
-        if summary is not None and summary.finished:
+        if summary is not None and summary.finished and not is_delivery_pending(self.folder):
             return summary
         with one_at_a_time(self.state, "this federation"):
             check_port(federation.host, federation.port, f"{self.path}: federation.port")
@@ -279,6 +280,10 @@ class AuditFollower:
         "quorum-missed": "too few hospitals: {reason}",
         "quarantined": "{client} is quarantined: {reason}",
         "released": "{client} is released: {reason}",
+        "exported": "the model of round {round} is in the run folder",
+        "not-exported": "no model was exported: {reason}",
+        "delivered": "{client} has the model of round {round}",
+        "not-delivered": "{client} has not got the model: {reason}; serve again when it is back",
         "log-rewritten": "the audit log was changed behind the server's back: line {missing_line} is gone",
     }
 
