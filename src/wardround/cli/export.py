@@ -114,7 +114,7 @@ def predict(
     with one_thread():
         predictions = exported.predict_table(columns, str(table))
     kept = {name: columns[name] for name in keep or []}
-    unused = [name for name in columns if name not in exported.used_columns() and name not in kept]
+    unused = [name for name in columns if name not in exported.known_columns() and name not in kept]
     if unused:
         shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
         print(f"wardround: columns that the model does not use: {shown}", file=sys.stderr)

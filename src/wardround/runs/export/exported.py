@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from wardround.datasets.base import Task
-from wardround.datasets.csv_files import numbers
+from wardround.datasets.csv_files import MISSING, numbers
+from wardround.datasets.preprocessing import Preprocessing
+from wardround.datasets.schema import Schema
+from wardround.datasets.schema_check import Cells
 from wardround.errors import ConfigError, DataError, ParameterError, did_you_mean
 from wardround.runs.export.inputs import ModelInputs
 from wardround.runs.export.manifest import (
@@ -84,9 +89,19 @@ class ExportedModel:
         """
         return self._named(self.predict(self._samples(columns, where)).double().numpy())
 
-    def used_columns(self) -> tuple[str, ...]:
-        """The columns of a raw table that a prediction depends on."""
-        return self.inputs.feature_names
+    def known_columns(self) -> tuple[str, ...]:
+        """The columns of a raw table that the model knows: those that a prediction depends on, and the label."""
+        preprocessing = self.preprocessing
+        if preprocessing is None:
+            return self.inputs.feature_names
+        schema = preprocessing.schema
+        return (*(column.name for column in schema.columns), schema.label.name)
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing | None:
+        """From raw columns to what the network takes; None: the columns of a table are the network's inputs."""
+        values = self.inputs.preprocessing
+        return None if values is None else Preprocessing.from_dict(values, PREPROCESSING)
 
     def _samples(self, columns: Mapping[str, Sequence[str]], where: str) -> np.ndarray:
         inputs = self.inputs
@@ -96,6 +111,8 @@ class ExportedModel:
                 f"predict is for tables; this model takes samples of shape {shape}: use its model.onnx, or "
                 "ExportedModel.load(folder).predict(samples) in Python"
             )
+        if self.preprocessing is not None:
+            return self.preprocessing.transform(_with_dates(columns, self.preprocessing.schema, where), where)
         if not inputs.feature_names:
             raise ConfigError("this model's inputs have no names: no table can be matched to them")
         cells: list[np.ndarray] = []
@@ -127,6 +144,25 @@ class ExportedModel:
             ]
             return Predictions(shares, names, tuple(found))
         return Predictions(shares, names, tuple(names[index] for index in shares.argmax(1)))
+
+
+def _with_dates(columns: Mapping[str, Sequence[str]], schema: Schema, where: str) -> dict[str, Cells]:
+    """The columns with dates as the numbers that training had: days since 1970. Other cells stay as they are."""
+    result: dict[str, Cells] = dict(columns)
+    for column in schema.numbers:
+        cells = columns.get(column.name)
+        if cells is not None and not all(_is_number(cell) for cell in cells):
+            with suppress(DataError):  # what is neither a number nor a date is explained by the schema
+                result[column.name] = numbers(list(cells), column.name, Path(where))
+    return result
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return cell.strip().lower() in MISSING
+    return True
 
 
 def read_model_folder(folder: Path) -> dict[str, bytes]:

@@ -37,8 +37,8 @@ class ModelInputs:
             tuple(dataset.class_names),
             tuple(dataset.input_shape),
             tuple(dataset.feature_names),
-            _plain(getattr(dataset, "schema", None)),
-            _plain(getattr(dataset, "preprocessing", None)),
+            None if dataset.schema is None else dataset.schema.to_dict(),
+            None if dataset.preprocessing is None else dataset.preprocessing.to_dict(),
         )
 
     @classmethod
@@ -84,7 +84,3 @@ class ModelInputs:
     def positive(self) -> str | None:
         """Of two classes the one whose probability is predicted; None for other tasks."""
         return self.class_names[1] if self.task == Task.BINARY.value else None
-
-
-def _plain(value: Any) -> dict[str, Any] | None:
-    return None if value is None else value.to_dict()
