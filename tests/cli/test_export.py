@@ -89,8 +89,10 @@ def test_predict_gives_what_the_runs_evaluation_gave(study, here, model, tmp_pat
     recorded = run_folder.rounds()[-1].metrics
     assert metrics.roc_auc_score(truth, shares) == pytest.approx(recorded["auroc"], abs=1e-6)
     assert metrics.log_loss(truth, shares) == pytest.approx(recorded["loss"], abs=1e-4)
-    threshold = json.loads((model / "manifest.json").read_text())["threshold"]
-    assert np.array_equal(said, shares >= threshold)
+    threshold = json.loads((model / "manifest.json").read_text())["thresholds"]["sick"]
+    assert threshold == pytest.approx(recorded["threshold"])
+    assert metrics.accuracy_score(truth, said) == pytest.approx(recorded["accuracy"])
+    assert np.array_equal(said, shares > threshold)
 
 
 def test_it_works_without_the_run_folder_and_keeps_columns(study, here, model, tmp_path):

@@ -223,8 +223,7 @@ def test_the_usable_model_has_the_mean_of_the_clients_batch_norm():
     usable = fed.usable_weights()
     assert torch.equal(usable[mask], own)
     assert torch.equal(usable[~mask], fed.weights[~mask])
-    metrics, _ = fed.evaluator.measure(usable)
-    assert metrics == result.metrics, "the model that was evaluated"
+    assert fed.evaluator.measure(usable)[0].metrics == result.metrics, "the model that was evaluated"
 
 
 def test_the_usable_model_is_the_global_one_where_nothing_stays_with_clients():

@@ -46,11 +46,11 @@ def test_samples_of_another_shape_are_refused(model_folder):
         ExportedModel.load(model_folder).predict(np.zeros((2, 3)))
 
 
-def with_task(model, task, names, threshold=None):
+def with_task(model, task, names, **thresholds):
     from dataclasses import replace
 
     return ExportedModel(
-        replace(model.manifest, task=task, class_names=names, threshold=threshold),
+        replace(model.manifest, task=task, class_names=names, thresholds=thresholds),
         ModelInputs(task, names, model.inputs.input_shape, model.inputs.feature_names),
         model.network,
         model.weights,
@@ -60,12 +60,13 @@ def with_task(model, task, names, threshold=None):
 def test_classes_follow_from_the_threshold(model_folder):
     model = ExportedModel.load(model_folder)
     shares = np.array([[0.1], [0.3], [0.30001], [0.9]])
-    own = with_task(model, "binary", ("well", "ill"), 0.3)._named(shares)
+    own = with_task(model, "binary", ("well", "ill"), ill=0.3)._named(shares)
     assert own.class_names == ("ill",)
-    assert own.labels == ("well", "ill", "ill", "ill")
+    assert own.labels == ("well", "well", "ill", "ill")
     several = np.array([[0.2, 0.5, 0.3], [0.6, 0.2, 0.2]])
     assert with_task(model, "multi-class", ("a", "b", "c"))._named(several).labels == ("b", "a")
-    assert with_task(model, "multi-label", ("a", "b", "c"))._named(several * 1.9).labels == ("b;c", "a")
+    own = with_task(model, "multi-label", ("a", "b", "c"), a=0.5, b=0.4, c=0.25)._named(several)
+    assert own.labels == ("b;c", "a")
 
 
 def test_dates_are_the_numbers_that_training_had():

@@ -12,7 +12,7 @@ from wardround.runs.export.manifest import FILES, MANIFEST, Manifest, check_file
 def made(**changes):
     values = {
         "run": "a-run", "round": 3, "chosen": "best", "model": {"name": "mlp"}, "group_norm": False, "task": "binary",
-        "class_names": ["no", "yes"], "input_shape": [2], "feature_names": ["a", "b"], "threshold": 0.3,
+        "class_names": ["no", "yes"], "input_shape": [2], "feature_names": ["a", "b"], "thresholds": {"yes": 0.3},
         "parameters": 9, "weights": "0" * 64,
         "files": {name: hashlib.sha256(name.encode()).hexdigest() for name in FILES}, "wardround": "0", "format": 1,
     }  # fmt: skip

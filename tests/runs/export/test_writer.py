@@ -125,7 +125,7 @@ def test_batch_norm_that_became_group_norm_is_rebuilt(tmp_path):
         {
             "run": "r", "round": 1, "chosen": "last", "model": {"name": "medical-cnn"}, "group_norm": True,
             "task": "binary", "class_names": ["a", "b"], "input_shape": [1, 16, 16], "feature_names": [],
-            "threshold": 0.5, "parameters": 1, "weights": "", "wardround": "0", "format": 1,
+            "thresholds": {"b": 0.5}, "parameters": 1, "weights": "", "wardround": "0", "format": 1,
             "files": dict.fromkeys(("model.safetensors", "preprocessing.json", "schema.json"), ""),
         }
     )  # fmt: skip

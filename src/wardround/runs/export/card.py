@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import wardround
 from wardround.datasets.base import Task
-from wardround.records import ClientRecord, RoundRecord
-from wardround.runs.export.source import DEFAULT_THRESHOLD, TrainedModel
+from wardround.records import ClientRecord, EvaluationDetails
+from wardround.runs.export.source import TrainedModel
 from wardround.runs.quarantine import quarantined
 
 __all__ = ["model_card"]
 
-RATES = ("auroc", "auprc", "accuracy", "f1", "brier", "loss")
-NOT_SHOWN = ("threshold", "calibration", "groups", "gaps")
-"""Entries of a round's metrics that have a place of their own, or are no numbers."""
+RATES = ("n", "auroc", "auprc", "accuracy", "f1", "sensitivity", "specificity", "brier", "loss")
+NOT_SHOWN = ("threshold",)
+"""Entries of a round's metrics that have a place of their own."""
 Row = Sequence[object]
 
 
@@ -98,15 +97,14 @@ def _use(trained: TrainedModel, without_onnx: str | None) -> str:
         else f"- `model.onnx` takes `input` (rows × {shape}, float32, after preprocessing) and gives `logits` and "
         "`probabilities`; `model.safetensors` holds the weights by name."
     )
-    threshold = trained.threshold
-    if threshold is not None:
+    for name, threshold in trained.thresholds.items():
+        lines.append(f"- A sample is called `{name}` above a probability of {threshold:.4g}.")
+    if inputs.positive is not None:
+        why = trained.why_default_threshold
         lines.append(
-            f"- A sample is called `{inputs.positive}` from a probability of {threshold:.4g} on"
-            + (
-                ", chosen on validation samples."
-                if trained.chosen_threshold is not None
-                else f". {DEFAULT_THRESHOLD} is a habit, not a choice: the run chose none on validation samples."
-            )
+            "- That threshold has the highest F1 on validation samples."
+            if why is None
+            else f"- That threshold is a habit, not a choice: {why}."
         )
     return "\n".join(lines)
 
@@ -227,38 +225,40 @@ def _per_hospital(trained: TrainedModel) -> str:
 
 
 def _groups(trained: TrainedModel) -> str:
-    lines = ["## Patient groups", ""]
-    groups = _of_round(trained.record, "groups")
-    if not isinstance(groups, Mapping) or not groups:
+    lines, details = ["## Patient groups", ""], _details(trained)
+    if not details.groups:
         return "\n".join(
             [*lines, "Not measured: the data has no groups (sex, age, site), or none were named."]
         )
-    for kind, members in groups.items():
-        if not isinstance(members, Mapping):
-            continue
-        measured = {group: values for group, values in members.items() if isinstance(values, Mapping)}
+    for attribute, groups in details.groups.items():
         names = _ordered(
-            n for values in measured.values() for n, value in values.items() if _is_number(value)
+            name for values in groups.values() for name, value in values.items() if name != "reason"
         )
         rows: list[Row] = [
-            [group, *(_number(values.get(name)) for name in names)] for group, values in measured.items()
+            [group, *(_number(values.get(name)) for name in names)] for group, values in groups.items()
         ]
-        lines += [f"### {kind}", "", _table([str(kind), *names], rows), ""]
+        gaps = details.gaps.get(attribute)
+        if gaps:
+            rows.append(["largest gap", *(_number(gaps.get(name)) for name in names)])
+        lines += [f"### {attribute}", "", _table([attribute, *names], rows), ""]
+        reasons = {group: values["reason"] for group, values in groups.items() if values.get("reason")}
+        lines += [f"- {group}: {reason}" for group, reason in reasons.items()]
     return "\n".join(lines).rstrip()
 
 
 def _calibration(trained: TrainedModel) -> str:
-    lines = ["## Calibration", ""]
-    curve = _of_round(trained.record, "calibration")
-    brier = _of_round(trained.record, "brier")
-    if _is_number(brier):
-        lines.append(f"Brier score on test samples: {_number(brier)} (0 is best).")
-    if isinstance(curve, Mapping):
-        curve = [dict(zip(curve, values, strict=False)) for values in zip(*curve.values(), strict=False)]
-    if isinstance(curve, Sequence) and curve and all(isinstance(one, Mapping) for one in curve):
-        heads = list(dict.fromkeys(name for one in curve for name in one))
-        rows: list[Row] = [[_number(one.get(name)) for name in heads] for one in curve]
-        lines += ["", _table(heads, rows)]
+    lines, details = ["## Calibration", ""], _details(trained)
+    metrics = (trained.record.metrics if trained.record else None) or {}
+    if metrics.get("brier") is not None:
+        lines.append(f"Brier score on test samples: {_number(metrics['brier'])} (0 is best).")
+    if metrics.get("ece") is not None:
+        lines.append(f"Mean distance between predicted and observed shares: {_number(metrics['ece'])}.")
+    if details.calibration:
+        rows: list[Row] = [
+            [f"{one.low:g} to {one.high:g}", one.n, _number(one.predicted), _number(one.observed)]
+            for one in details.calibration
+        ]
+        lines += ["", _table(["predicted probability", "samples", "mean predicted", "observed share"], rows)]
     elif len(lines) == 2:
         lines.append("Not measured. Do not read a predicted probability as a frequency before it is.")
     return "\n".join(lines)
@@ -308,12 +308,8 @@ def _limits(trained: TrainedModel, clients: Sequence[ClientRecord]) -> str:
     return "\n".join(lines)
 
 
-def _of_round(record: RoundRecord | None, name: str) -> Any:
-    """An entry of a round: a field of its own, or one of its test metrics."""
-    if record is None:
-        return None
-    own = getattr(record, name, None)
-    return own if own is not None else (record.metrics or {}).get(name)
+def _details(trained: TrainedModel) -> EvaluationDetails:
+    return EvaluationDetails() if trained.record is None else trained.record.details
 
 
 def _ordered(names: Iterable[str]) -> list[str]:

@@ -134,12 +134,13 @@ class ExportedModel:
         manifest, inputs = self.manifest, self.inputs
         names = inputs.class_names
         if inputs.positive is not None:
-            assert manifest.threshold is not None  # a binary model has one
-            labels = [names[int(share >= manifest.threshold)] for share in shares[:, 0]]
+            cut = manifest.thresholds[inputs.positive]
+            labels = [names[int(share > cut)] for share in shares[:, 0]]
             return Predictions(shares, (inputs.positive,), tuple(labels))
         if inputs.task == Task.MULTILABEL.value:
+            cuts = [manifest.thresholds[name] for name in names]
             found = [
-                ";".join(name for name, share in zip(names, row, strict=True) if share > 0.5)
+                ";".join(name for name, share, cut in zip(names, row, cuts, strict=True) if share > cut)
                 for row in shares
             ]
             return Predictions(shares, names, tuple(found))
@@ -187,6 +188,9 @@ def parse_model(files: Mapping[str, bytes], where: object) -> ExportedModel:
     """
     manifest = Manifest.from_bytes(files.get(MANIFEST, b""), f"{where}: {MANIFEST}")
     check_files(manifest, files, where)
+    named = manifest.class_names[1:] if manifest.task == Task.BINARY.value else manifest.class_names
+    if manifest.task != Task.MULTICLASS.value and set(named) != set(manifest.thresholds):
+        raise DataError(f"{where}: {MANIFEST} has no threshold for each of {', '.join(named)}")
     inputs = ModelInputs(
         manifest.task,
         manifest.class_names,

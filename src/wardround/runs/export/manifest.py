@@ -57,8 +57,9 @@ class Manifest:
     class_names: tuple[str, ...]
     input_shape: tuple[int, ...]
     feature_names: tuple[str, ...]
-    threshold: float | None
-    """Of a binary task: the probability from which a sample is called positive. Chosen on validation samples."""
+    thresholds: Mapping[str, float]
+    """Class (of a binary task the positive one) or finding → the probability above which a sample is called so. None
+    for a multi-class task: the most probable class is said."""
     parameters: int
     weights: str
     """SHA-256 of all weights laid end to end: the same as in the orders of a federation."""
@@ -99,11 +100,13 @@ class Manifest:
         kinds: dict[str, tuple[type, ...]] = {
             "run": (str,), "round": (int,), "chosen": (str,), "model": (dict,), "group_norm": (bool,), "task": (str,),
             "class_names": (list,), "input_shape": (list,), "feature_names": (list,),
-            "threshold": (int, float, type(None)), "parameters": (int,), "weights": (str,), "files": (dict,),
+            "thresholds": (dict,), "parameters": (int,), "weights": (str,), "files": (dict,),
         }  # fmt: skip
         for name, allowed in kinds.items():
             if not isinstance(getattr(self, name), allowed):
                 raise ValueError(f"{name} is {getattr(self, name)!r:.60}")
+        if not all(isinstance(value, int | float) for value in self.thresholds.values()):
+            raise ValueError("a threshold is no number")
         if not isinstance(self.model.get("name"), str):
             raise ValueError("the model has no name")
         for file in self.files:

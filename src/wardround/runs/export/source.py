@@ -47,20 +47,24 @@ class TrainedModel:
     """Of the round; None where its line is missing."""
 
     @property
-    def threshold(self) -> float | None:
-        """Chosen on validation samples where the run chose one; None where the task has no threshold."""
-        if self.inputs.task != Task.BINARY.value:
-            return None
-        return DEFAULT_THRESHOLD if self.chosen_threshold is None else self.chosen_threshold
+    def thresholds(self) -> dict[str, float]:
+        """Class or finding → the probability above which it is said; nothing for a multi-class task."""
+        record, inputs = self.record, self.inputs
+        if inputs.task == Task.MULTICLASS.value:
+            return {}
+        if inputs.positive is not None:
+            chosen = ((record.metrics if record else None) or {}).get("threshold")
+            return {inputs.positive: DEFAULT_THRESHOLD if chosen is None else float(chosen)}
+        known = record.details.thresholds if record else {}
+        return {name: float(known.get(name, DEFAULT_THRESHOLD)) for name in inputs.class_names}
 
     @property
-    def chosen_threshold(self) -> float | None:
-        """The threshold that was chosen on validation samples; None where none was."""
-        for metrics in () if self.record is None else (self.record.validation, self.record.metrics):
-            value = (metrics or {}).get("threshold")
-            if isinstance(value, int | float):
-                return float(value)
-        return None
+    def why_default_threshold(self) -> str | None:
+        """Why the threshold of a binary task was not chosen on validation samples; None where it was."""
+        if self.record is None or (self.record.metrics or {}).get("threshold") is None:
+            return "the run chose none on validation samples"
+        reason = self.record.details.reasons.get("threshold")
+        return None if reason is None else reason.text
 
 
 def read_trained_model(folder: RunFolder, choice: Choice | None = None) -> TrainedModel:

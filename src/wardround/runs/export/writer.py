@@ -94,7 +94,7 @@ def model_files(
         class_names=inputs.class_names,
         input_shape=inputs.input_shape,
         feature_names=inputs.feature_names,
-        threshold=trained.threshold,
+        thresholds=trained.thresholds,
         parameters=trained.layout.size,
         weights=weights_hash(trained.weights),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
