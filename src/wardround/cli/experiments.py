@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wardround.cli.options import CORES, AsJson, Jobs, Out
 from wardround.cli.plugins import PluginOption, add_plugins
-from wardround.errors import WardroundError
+from wardround.errors import ConfigError, WardroundError
 
 if TYPE_CHECKING:
     from wardround.experiments import Event, RunConfig
@@ -95,10 +96,11 @@ def run(
     from wardround.experiments.tracking import tracked
     from wardround.runs.summary import why_no_auroc
 
-    values = add_plugins(read_yaml(config), plugin)
+    values = add_plugins(_one_run(config, read_yaml), plugin)
     checked = load_config(override(values, overrides or []), str(config))
     name = checked.run_name
     _describe_table(checked)
+    _say_classes(checked, out)
     with (
         progress(name, checked.rounds) as advance,
         tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
@@ -149,6 +151,10 @@ def _describe_table(config: RunConfig) -> None:
 
 def matrix(
     matrix: Annotated[str, typer.Argument(metavar="MATRIX.yaml|PRESET", help="`wardround list presets`")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Of every run, for example rounds=10 seeds=[0,1]"),
+    ] = None,
     out: Out = Path("runs"),
     jobs: Jobs = CORES,
     dry_run: Annotated[
@@ -170,7 +176,16 @@ def matrix(
     from wardround.runs.identity import find_folder
 
     configs = _run_matrix(
-        matrix, out, jobs, dry_run, executor.value, ray_address, track, track_uri, plugins=plugin
+        matrix,
+        out,
+        jobs,
+        dry_run,
+        executor.value,
+        ray_address,
+        track,
+        track_uri,
+        plugins=plugin,
+        overrides=overrides,
     )
     if not dry_run:
         runs = load_runs([find_folder(config, out).path for config in configs])
@@ -188,6 +203,7 @@ def _run_matrix(
     track_uri: str | None = None,
     quick: bool = False,
     plugins: list[str] | None = None,
+    overrides: list[str] | None = None,
 ) -> list[RunConfig]:
     from wardround.cli.console import progress
     from wardround.experiments import expand, presets, run_many
@@ -197,8 +213,9 @@ def _run_matrix(
     values, where = presets.load_matrix(name)
     if quick:
         values["base"]["rounds"], values["seeds"] = 20, [0]
-    values["base"] = add_plugins(values.get("base") or {}, plugins)
-    configs = expand(values, where)
+    if plugins or "base" in values:
+        values["base"] = add_plugins(values.get("base") or {}, plugins)
+    configs = expand(values, where, overrides or ())
     total = sum(config.rounds for config in configs)
     if dry_run:
         cost = estimate(configs, out, jobs)
@@ -223,6 +240,38 @@ def _run_matrix(
             print(f"failed: {event.run}: {event.reason}", file=sys.stderr)
         raise WardroundError(f"{len(failures)} of {len(configs)} runs failed; the others are in {out}")
     return configs
+
+
+def _one_run(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """The file of one run; what is a matrix or a preset says so."""
+    from wardround.experiments import presets
+
+    if not path.exists() and str(path) in presets.available():
+        raise ConfigError(f"{path}: a preset of several runs; use: wardround matrix {path}")
+    values = read(path)
+    if {"base", "axes", "runs", "seeds"} & values.keys():
+        raise ConfigError(f"{path}: a matrix of several runs; use: wardround matrix {path}")
+    return values
+
+
+def _say_classes(config: RunConfig, out: Path) -> None:
+    """Say before the first round what is predicted: two labels the wrong way round would turn every figure over."""
+    from wardround.runs.identity import find_folder
+    from wardround.runs.runner import load_dataset
+    from wardround.threads import one_thread
+
+    summary = find_folder(config, out).summary()
+    if summary is not None and summary.finished:
+        return
+    with one_thread():
+        data = load_dataset(config)  # the run finds it loaded
+    if data.task.value == "binary":
+        negative, positive = data.class_names
+        count, rows = int((data.train.targets > 0).sum()), len(data.train.targets)
+        said = f"predicts '{positive}' (against '{negative}'), {count} of {rows} training rows"
+    else:
+        said = f"predicts {len(data.class_names)} classes: {', '.join(data.class_names)}"
+    print(f"{config.dataset['name']}: {said}", file=sys.stderr)
 
 
 def _auroc(value: float | None) -> str:

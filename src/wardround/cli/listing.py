@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wardround.cli.options import AsJson
+from wardround.cli.plain_math import plain_docstring
 from wardround.cli.plugins import PluginOption, load_plugins
+from wardround.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,13 +41,28 @@ def mount(app: typer.Typer) -> None:
 
 
 def list_members(
-    kind: Annotated[Kind, typer.Argument()], plugin: PluginOption = None, as_json: AsJson = False
+    kind: Annotated[Kind, typer.Argument()],
+    name: Annotated[str | None, typer.Argument(help="One of them, to have it explained.")] = None,
+    plugin: PluginOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List rules, attacks, datasets and the like with their parameters and defaults."""
+    """List rules, attacks, datasets and the like with their parameters and defaults, or explain one of them."""
     from wardround.cli.console import console
+    from wardround.cli.explanation import explanation
 
     load_plugins(plugin)
     members = listing(kind.value)
+    if name is not None:
+        members = _only(members, name, kind.value)
+        if not as_json:
+            registry = registries().get(kind.value)
+            if registry is not None:
+                print(explanation(members[0], registry.get(name)))
+            else:
+                print(f"{name}\n\n{members[0]['summary']}")
+                if kind is Kind.PRESETS:
+                    print(f"\nwardround preset show {name} prints it.")
+            return
     if as_json:
         print(json.dumps(members))
     else:
@@ -54,15 +71,22 @@ def list_members(
 
 def listing(kind: str) -> list[dict[str, Any]]:
     """All members of a kind: name, one line of explanation, parameters with defaults, and what is particular to it."""
-    from wardround import aggregators, attacks, datasets, models
-    from wardround.aggregators import preaggregation
-    from wardround.datasets import partition
     from wardround.experiments import presets
 
     files = {"presets": presets.available, "scenarios": presets.scenarios}
     if kind in files:
         return [{"name": name, "summary": summary} for name, summary in files[kind]().items()]
-    registries: dict[str, Registry[Any]] = {
+    registry = registries()[kind]
+    return [_member(registry, name) for name in registry.available()]
+
+
+def registries() -> dict[str, Registry[Any]]:
+    """The registries by what their members are called in a listing."""
+    from wardround import aggregators, attacks, datasets, models
+    from wardround.aggregators import preaggregation
+    from wardround.datasets import partition
+
+    return {
         "aggregators": aggregators.registry,
         "attacks": attacks.registry,
         "datasets": datasets.registry,
@@ -70,13 +94,18 @@ def listing(kind: str) -> list[dict[str, Any]]:
         "partitions": partition.registry,
         "preaggregations": preaggregation.registry,
     }
-    registry = registries[kind]
-    return [_member(registry, name) for name in registry.available()]
+
+
+def _only(members: list[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
+    names = [member["name"] for member in members]
+    if name not in names:
+        raise ConfigError(f"no '{name}' among the {kind}; {did_you_mean(name, names)}")
+    return [members[names.index(name)]]
 
 
 def _member(registry: Registry[Any], name: str) -> dict[str, Any]:
     member = registry.get(name)
-    doc = getattr(member, "summary", "") or (inspect.getdoc(member) or "").split("\n", 1)[0]
+    doc = getattr(member, "summary", "") or plain_docstring((inspect.getdoc(member) or "").split("\n", 1)[0])
     about: dict[str, Any] = {"name": name, "summary": doc, "parameters": _plain(registry.describe(name))}
     if levels := getattr(member, "knowledge_levels", None):
         about["knowledge"] = [level.value for level in levels]

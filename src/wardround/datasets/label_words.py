@@ -27,13 +27,14 @@ YES = _words(
     true wahr vrai verdadero verdadeiro vero sant
     positive pos positiv positif positivo pozitif positief позитивный + case cases event disease diseased
     sick ill krank malade enfermo malato doente ziek abnormal pathological auffallig pathologisch
-    dead died deceased death expired tot gestorben verstorben decede mort fallecido muerto deceduto morto obito overleden
+    dead died deceased death expired tot gestorben verstorben decede mort fallecido muerto deceduto morto obito
+    overleden
     present vorhanden malignant malign bosartig maligne maligno readmitted recurrence relapse
     """
 )
 NO = _words(
     """
-    no nein nej nei nee non nao nie ne nu nem ei hayır ochi нет ні οχι いいえ 否 无 無 아니오 아니요 لا לא नहीं
+    no nein nej nei nee non nao nie ne nu nem ei hayır hayir ochi нет ні οχι いいえ 否 无 無 아니오 아니요 لا לא नहीं
     false falsch faux falso falsk
     negative neg negativ negatif negativo negatief отрицательный - control controls none
     healthy well gesund sain sano saudavel gezond normal unauffallig

@@ -11,7 +11,7 @@ from wardround import plugins
 from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments.events import Event, Listener
 from wardround.experiments.presets import override
-from wardround.runs.config import RunConfig, dotted, load_config
+from wardround.runs.config import RunConfig, dotted, load_config, parse_overrides
 from wardround.runs.identity import find_folder
 
 __all__ = ["Executor", "expand", "run_many"]
@@ -20,12 +20,20 @@ Executor = Literal["local", "ray"]
 KEYS = ("name", "base", "axes", "runs", "seeds")
 
 
-def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
+def expand(
+    matrix: Mapping[str, Any], where: str = "matrix", changes: Sequence[str] | Mapping[str, Any] = ()
+) -> list[RunConfig]:
     """The runs of a matrix: `seeds` × `base` × (`runs` list × `axes` product), each once.
 
     Seed by seed and dataset by dataset: a worker then loads a dataset once for all runs on it, and a matrix that is
     stopped half-way has whole seeds to show. An axis or a run may name a `scenario`: an attack of the literature as
     `wardround list scenarios` has it.
+
+    Args:
+        matrix: Its keys `name`, `base`, `axes`, `runs` and `seeds`.
+        where: What opens every error message.
+        changes: Overrides `key=value` of every run, which win over all that the matrix says; `seeds=[0,1]` and
+            `axes.KEY=[…]` are of the matrix itself.
 
     >>> configs = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
     >>> [(config.aggregator["name"], config.seed) for config in configs]
@@ -33,7 +41,15 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     """
     for key in matrix:
         if key not in KEYS:
+            if (
+                not any(known in matrix for known in KEYS if known != "name")
+                and key in RunConfig.model_fields
+            ):
+                raise ConfigError(
+                    f"{where}: the configuration of one run, not a matrix; use: wardround run {where}"
+                )
             raise ConfigError(f"{where}: unknown key '{key}'; {did_you_mean(str(key), KEYS)}")
+    matrix, said = _split_changes(matrix, parse_overrides(changes))
     base = {"name": matrix.get("name", "run"), **(matrix.get("base") or {})}
     plugins.load_all(base.get(plugins.KEY))  # before anything is overridden: members are looked up by name
     axes, runs = matrix.get("axes") or {}, matrix.get("runs") or [{}]
@@ -43,7 +59,7 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     seeds = matrix.get("seeds") or [base.get("seed", 0)]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [
-        load_config(override(base, {**dotted(change), **point, "seed": seed}), where)
+        load_config(override(override(base, {**dotted(change), **point, "seed": seed}), said), where)
         for seed in seeds
         for change in runs
         for point in points
@@ -52,6 +68,23 @@ def expand(matrix: Mapping[str, Any], where: str = "matrix") -> list[RunConfig]:
     for config in configs:
         groups.setdefault(f"{config.seed} {config.dataset}", {})[config.hash] = config
     return [config for group in groups.values() for config in group.values()]
+
+
+def _split_changes(
+    matrix: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The matrix with the changes that are its own, and those that are every run's."""
+    changed, every_run = {**matrix, "axes": dict(matrix.get("axes") or {})}, {}
+    for key, value in changes.items():
+        if key.startswith("axes."):
+            changed["axes"][key.removeprefix("axes.")] = value
+        elif key == "seeds":
+            if not isinstance(value, list) or not value:
+                raise ConfigError(f"seeds must be a list, for example seeds=[0,1,2], got {value!r}")
+            changed["seeds"] = value
+        else:
+            every_run[key] = value
+    return changed, every_run
 
 
 def run_many(

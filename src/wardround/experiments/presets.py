@@ -17,7 +17,7 @@ import yaml
 from wardround.errors import ConfigError, did_you_mean
 from wardround.runs import config
 
-__all__ = ["available", "load_matrix", "override", "scenario", "scenarios"]
+__all__ = ["available", "load_matrix", "override", "scenario", "scenarios", "text"]
 
 
 @lru_cache(maxsize=1)
@@ -47,6 +47,15 @@ def available() -> dict[str, str]:
         opening = [line.lstrip("# ") for line in lines[: _first_code_line(lines)]]
         descriptions[name] = " ".join(opening)
     return descriptions
+
+
+def text(name: str) -> str:
+    """The YAML of a preset."""
+    presets = _files()["presets"]
+    if name not in presets:
+        raise ConfigError(f"no preset {name!r}; {did_you_mean(name, presets)}")
+    content: str = presets[name].read_text(encoding="utf-8")
+    return content
 
 
 def load_matrix(name_or_file: str) -> tuple[dict[str, Any], str]:
