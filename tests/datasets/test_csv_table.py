@@ -84,7 +84,8 @@ def test_rows_of_a_patient_stay_together(tmp_path):
 
 def test_labels_in_words_and_the_positive_one(tmp_path):
     path = write(tmp_path / "t.csv", died=lambda i: ["control", "case"][i % 2])
-    assert load(path).class_names == ("case", "control")
+    assert load(path).class_names == ("control", "case"), "the word for yes, not the later in the alphabet"
+    assert load(path, positive="control").class_names == ("case", "control")
     data = load(path, positive="case")
     assert data.class_names == ("control", "case")
     assert data.facts["labels"] == {"control": 30, "case": 30}

@@ -29,6 +29,52 @@ def test_base_axes_runs_and_seeds_multiply():
     assert {config.seed for config in configs} == {3, 4}
 
 
+def test_changes_win_over_base_runs_and_axes():
+    matrix = {
+        "base": {"rounds": 3, "aggregator": {"name": "caac", "t_boot": 4}},
+        "runs": [{"attack": {"name": "none"}}, {"attack": {"name": "alie", "fraction": 0.2, "k": 1}}],
+        "axes": {"partition.alpha": [0.1, 1.0]},
+        "seeds": [3, 4],
+    }
+    changes = [
+        "rounds=9",
+        "attack.name=sign-flip",
+        "attack.fraction=0.4",
+        "seeds=[7]",
+        "axes.partition.alpha=[0.5]",
+    ]
+    (config,) = expand(matrix, changes=changes)
+    assert (config.rounds, config.seed, config.partition["alpha"]) == (9, 7, 0.5)
+    assert (config.attack["name"], config.attack["fraction"]) == ("sign-flip", 0.4)
+    assert "k" not in config.attack, "the other attack's parameter stays behind"
+    assert config.aggregator["t_boot"] == 4
+    (by_scenario,) = expand({}, changes=["scenario=dos-noise-40"])
+    assert by_scenario.attack["name"] == "noise"
+    assert [config.hash for config in expand(matrix)] == [
+        config.hash for config in expand(matrix, changes=[])
+    ]
+    assert matrix["seeds"] == [3, 4], "the matrix itself stays as it is"
+    assert list(matrix["axes"]) == ["partition.alpha"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["seeds=3"], "seeds must be a list"),
+        (["axes.seed=3"], "axes.seed must be a list"),
+        (["roundz=1"], "roundz"),
+    ],
+)
+def test_a_wrong_change_is_an_error(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        expand({}, changes=changes)
+
+
+def test_the_file_of_one_run_is_no_matrix():
+    with pytest.raises(ConfigError, match=r"c\.yaml: the configuration of one run.*wardround run c\.yaml"):
+        expand({"name": "one", "rounds": 3, "aggregator": {"name": "krum"}}, "c.yaml")
+
+
 def test_runs_on_the_same_data_follow_each_other():
     sets = [{"name": "icu"}, {"name": "synthetic", "samples": 100}, {"name": "synthetic", "samples": 200}]
     rules = [{"aggregator.name": "mean"}, {"aggregator.name": "krum"}]

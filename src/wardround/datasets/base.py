@@ -175,7 +175,7 @@ class DatasetSource(Configurable):
     summary: ClassVar[str] = ""
     """What it is, in one line."""
     extra: ClassVar[str | None] = None
-    """What must be installed for it beside wardround itself: `pip install 'wardround[extra]'`."""
+    """What must be installed for it beside wardround itself: `pip install 'wardround[…]'`."""
     licence: ClassVar[str] = ""
     origin: ClassVar[str] = ""
     """Where a person gets it."""
