@@ -257,14 +257,14 @@ def _one_run(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, An
 def _say_classes(config: RunConfig, out: Path) -> None:
     """Say before the first round what is predicted: two labels the wrong way round would turn every figure over."""
     from wardround.runs.identity import find_folder
-    from wardround.runs.runner import load_dataset
+    from wardround.runs.runner import load_and_partition
     from wardround.threads import one_thread
 
     summary = find_folder(config, out).summary()
     if summary is not None and summary.finished:
         return
     with one_thread():
-        data = load_dataset(config)  # the run finds it loaded
+        data, _ = load_and_partition(config)  # the run finds it loaded; what is wrong with it is said alone
     if data.task.value == "binary":
         negative, positive = data.class_names
         count, rows = int((data.train.targets > 0).sum()), len(data.train.targets)
