@@ -99,8 +99,8 @@ def run(
     values = add_plugins(_one_run(config, read_yaml), plugin)
     checked = load_config(override(values, overrides or []), str(config))
     name = checked.run_name
-    _describe_table(checked)
-    _say_classes(checked, out)
+    if not _describe_table(checked):
+        _say_classes(checked, out)
     with (
         progress(name, checked.rounds) as advance,
         tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
@@ -132,14 +132,14 @@ def run(
     print(folder.path)
 
 
-def _describe_table(config: RunConfig) -> None:
-    """Say what a user's own table holds and what is wrong with it, before training on it."""
+def _describe_table(config: RunConfig) -> bool:
+    """Say what a user's own table holds and what is wrong with it, before training on it; False where it is none."""
     from wardround import datasets
     from wardround.datasets.csv_table import CsvTable
 
     name, params = config.section("dataset")
     if name != CsvTable.name:
-        return
+        return False
     from wardround.datasets.table_check import check_table
     from wardround.datasets.table_check_text import in_short
 
@@ -147,6 +147,7 @@ def _describe_table(config: RunConfig) -> None:
     assert isinstance(source, CsvTable)
     for line in in_short(check_table(source, config.seed)):
         print(line, file=sys.stderr)
+    return True
 
 
 def matrix(
