@@ -38,6 +38,15 @@ def test_each_hospital_is_a_client(folder):
     assert sum(len(part) for part in (data.train, data.validation, data.test)) == 20 + 21 + 22 + 23
 
 
+def test_patients_keep_sex_age_and_hospital(folder):
+    source = datasets.create("heart")
+    prepare(source, folder)
+    test = source.load(0).test
+    assert test.patient_groups["site"] == test.groups
+    assert set(test.patient_groups["sex"]) == {"male"}
+    assert set(test.patient_groups["age"]) <= {"40-59", "60-79"}
+
+
 def test_zero_cholesterol_is_no_measurement(folder):
     prepare(datasets.create("heart"), folder)
     data = datasets.create("heart").load(0)

@@ -15,6 +15,7 @@ from wardround.datasets import decoding
 from wardround.datasets.augmentation import Augmentation
 from wardround.datasets.base import Task
 from wardround.datasets.images import IMAGENET, Normalise, training_shades
+from wardround.datasets.patient_groups import bands
 from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError, MissingExtra
 
@@ -25,11 +26,12 @@ ISIC = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 @pytest.fixture
 def isic(tmp_path, picture) -> Path:
     folder = tmp_path / "isic"
-    truth, about = ["image," + ",".join(ISIC) + ",UNK"], ["image,age_approx,lesion_id"]
+    truth, about = ["image," + ",".join(ISIC) + ",UNK"], ["image,age_approx,lesion_id,sex"]
     for i in range(48):
         name = f"ISIC_{i:04d}"
         truth.append(f"{name}," + ",".join("1.0" if i % 8 == c else "0.0" for c in range(8)) + ",0.0")
-        about.append(f"{name},50,{'' if i % 6 == 5 else f'HAM_{i // 2}'}")
+        sex = "female" if i % 8 < 4 else ""
+        about.append(f"{name},{10 * (i % 8) + 5},{'' if i % 6 == 5 else f'HAM_{i // 2}'},{sex}")
         picture(folder / "ISIC_2019_Training_Input" / f"{name}.jpg", i)
     (folder / "ISIC_2019_Training_GroundTruth.csv").write_text("\n".join(truth) + "\n")
     (folder / "ISIC_2019_Training_Metadata.csv").write_text("\n".join(about) + "\n")
@@ -42,9 +44,9 @@ def ham(tmp_path, picture) -> Path:
     names = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     lines = ["lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"]
     for i in range(70):
-        lines.append(
-            f"HAM_{i // 2},ISIC_{i},{names[i // 2 % 7]},histo,50,male,back,{'vidir' if i % 4 < 2 else 'rosendahl'}"
-        )
+        kind, sex = i // 2 % 7, "female" if i // 2 % 7 < 3 else "male"
+        site = "vidir" if i % 4 < 2 else "rosendahl"
+        lines.append(f"HAM_{i // 2},ISIC_{i},{names[kind]},histo,{20 + 10 * kind},{sex},back,{site}")
         picture(folder / f"HAM10000_images_part_{1 + i % 2}" / f"ISIC_{i}.jpg", i)
     (folder / "HAM10000_metadata.csv").write_text("\n".join(lines) + "\n")
     return folder
@@ -53,10 +55,13 @@ def ham(tmp_path, picture) -> Path:
 @pytest.fixture
 def nih(tmp_path, picture) -> Path:
     folder = tmp_path / "nih"
-    lines = ["Image Index,Finding Labels,Follow-up #,Patient ID,OriginalImage[Width,Height],"]
+    lines = [
+        "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,OriginalImage[Width,Height],"
+    ]
     found = ["No Finding", "Cardiomegaly|Emphysema", "Hernia"]
     for i in range(30):
-        lines.append(f"{i:08d}_000.png,{found[i % 3]},0,{i // 3},2894,2729,")
+        age = ["030Y", "45", "414"][i % 3]
+        lines.append(f"{i:08d}_000.png,{found[i % 3]},0,{i // 3},{age},{'MFF'[i % 3]},2894,2729,")
         picture(folder / f"images_{1 + i % 2:03d}" / "images" / f"{i:08d}_000.png", i, colour=False)
     (folder / "Data_Entry_2017.csv").write_text("\n".join(lines) + "\n")
     return folder
@@ -67,12 +72,13 @@ def chexpert(tmp_path, picture) -> Path:
     folder = tmp_path / "CheXpert-v1.0-small"
     findings = datasets.registry.get("chexpert").class_names
     for part, patients in (("train", range(20)), ("valid", range(20, 24))):
-        lines = ["Path,Sex,Frontal/Lateral,No Finding," + ",".join(findings)]
+        lines = ["Path,Sex,Age,Frontal/Lateral,No Finding," + ",".join(findings)]
         for patient in patients:
             for view in ("frontal", "lateral"):
                 path = f"{part}/patient{patient:05d}/study1/view_{view}.jpg"
                 cells = ["1.0", "-1.0", "", "0.0", *["1.0" if patient % 2 else ""] * 9]
-                lines.append(f"CheXpert-v1.0-small/{path},F,{view.title()},," + ",".join(cells))
+                who = "Female,70" if patient % 2 else "Male,30"
+                lines.append(f"CheXpert-v1.0-small/{path},{who},{view.title()},," + ",".join(cells))
                 picture(folder / path, patient, colour=False)
         (folder / f"{part}.csv").write_text("\n".join(lines) + "\n")
     return folder
@@ -151,6 +157,32 @@ def test_chexpert_counts_uncertain_as_absent(chexpert):
     assert labels == [24, 0, 0, 0, *[12] * 9]
     assert data.facts["images"] == 24
     assert load("chexpert", chexpert, size=16, view="all").facts["images"] == 48
+
+
+def test_every_image_keeps_its_patient_groups(isic, ham, nih, chexpert):
+    """The tables were written so that the diagnosis says sex and age."""
+    skin = load("isic2019", isic, size=16, task="multiclass")
+    moles = load("ham10000", ham, size=16)
+    chests, others = load("chestxray8", nih, size=16), load("chexpert", chexpert, size=16)
+    for name in ("train", "validation", "test"):
+        split = getattr(skin, name)
+        kinds = split.targets.tolist()
+        assert list(split.patient_groups["sex"]) == ["female" if kind < 4 else "unknown" for kind in kinds]
+        assert list(split.patient_groups["age"]) == bands([10 * kind + 5 for kind in kinds])
+        assert split.patient_groups["site"] == split.groups
+        split = getattr(moles, name)
+        kinds = split.targets.tolist()
+        assert list(split.patient_groups["sex"]) == ["female" if kind < 3 else "male" for kind in kinds]
+        assert list(split.patient_groups["age"]) == bands([20 + 10 * kind for kind in kinds])
+        assert split.patient_groups["site"] == split.groups
+        split = getattr(chests, name)
+        found = ["well" if not row.any() else "hernia" if row[7] else "heart" for row in split.targets]
+        assert list(split.patient_groups["sex"]) == ["male" if one == "well" else "female" for one in found]
+        by_finding = {"well": "<40", "heart": "40-59", "hernia": "unknown"}  # nobody is 414 years old
+        assert list(split.patient_groups["age"]) == [by_finding[one] for one in found]
+        split = getattr(others, name)
+        assert list(split.patient_groups["sex"]) == ["female" if row[-1] else "male" for row in split.targets]
+        assert list(split.patient_groups["age"]) == ["60-79" if row[-1] else "<40" for row in split.targets]
 
 
 def test_alzheimer_is_normalised_by_its_training_images(brains):

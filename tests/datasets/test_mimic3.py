@@ -19,6 +19,7 @@ from wardround.datasets import partition
 from wardround.datasets.mimic3 import STATISTICS, SeriesInput, extraction
 from wardround.datasets.mimic3.tables import COLUMNS
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
+from wardround.datasets.patient_groups import bands
 from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError
 
@@ -341,6 +342,13 @@ def test_views(release):
     admitted = tuple(f"admission_type={name}" for name in types)
     assert tabular.feature_names[-5:] == ("gender=F", "gender=M", *admitted)
     assert set(tabular.train.groups) == {"MICU", "SICU"}
+    series = datasets.create("mimic3", view="series").load(0)
+    for part in (tabular.train, series.train):
+        assert part.patient_groups["site"] == part.groups
+        assert set(part.patient_groups["sex"]) == {"female", "male"}
+    assert series.train.patient_groups == tabular.train.patient_groups
+    ages = tabular.raw.table.numeric["age"][tabular.raw.parts[0]]
+    assert list(tabular.train.patient_groups["age"]) == bands(ages)
     assert partition.create("natural", min_size=1).assign(tabular.train, tabular.test, 0).clients == (
         "MICU",
         "SICU",

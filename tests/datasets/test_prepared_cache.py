@@ -116,6 +116,17 @@ def test_what_is_not_prepared_says_the_command(cache):
     assert info(two())["prepared"] is None
 
 
+def test_a_cache_of_an_earlier_version_is_not_taken_and_says_so(raw, monkeypatch):
+    old = prepare(two(), raw)
+    monkeypatch.setattr(Two, "version", 3)
+    with pytest.raises(
+        DataError, match=rf"earlier version that kept less \({old}.*run: wardround data prepare two"
+    ):
+        two().load(0)
+    prepare(two(), raw)
+    assert two().load(0)[1] == "hello"
+
+
 def test_bad_input_leaves_nothing(raw, left_behind):
     with pytest.raises(DataError, match="no good"):
         prepare(two(DataError("no good")), raw)

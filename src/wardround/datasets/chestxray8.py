@@ -10,6 +10,7 @@ from wardround.datasets.augmentation import SLIGHT_TURN
 from wardround.datasets.base import Task, register
 from wardround.datasets.csv_files import read_table
 from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, Samples, find_images
+from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
@@ -20,6 +21,7 @@ class ChestXray8(ImageFileSource):
     Wang et al., "ChestX-ray8: hospital-scale chest X-ray database and benchmarks", CVPR 2017.
     """
 
+    version = 2  # since 2 with patient groups
     task = Task.MULTILABEL
     summary = "NIH chest X-rays: 14 findings"
     licence = "free use with attribution to the NIH Clinical Center"
@@ -48,4 +50,9 @@ class ChestXray8(ImageFileSource):
                         f"{', '.join(self.class_names)}"
                     )
         names = [name.removesuffix(".png") for name in table["Image Index"]]
-        return Samples(find_images(folder, names, ".png"), targets, table["Patient ID"])
+        # The first release calls the sex `Patient Gender`, a later one `Patient Sex`.
+        sex = table.get("Patient Gender", table.get("Patient Sex"))
+        groups = person_groups(sex, ages(table.get("Patient Age")))
+        return Samples(
+            find_images(folder, names, ".png"), targets, table["Patient ID"], patient_groups=groups
+        )

@@ -13,6 +13,7 @@ from wardround.datasets.augmentation import SLIGHT_TURN
 from wardround.datasets.base import Task, register
 from wardround.datasets.csv_files import read_table
 from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, ImageParams, Samples
+from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
@@ -24,6 +25,7 @@ class CheXpert(ImageFileSource):
     tables are taken together and split anew by patient.
     """
 
+    version = 2  # since 2 with patient groups
     task = Task.MULTILABEL
     summary = "CheXpert chest X-rays: 13 findings, uncertain counts as absent"
     licence = "Stanford University Dataset Research Use Agreement"
@@ -47,6 +49,7 @@ class CheXpert(ImageFileSource):
         paths: list[Path] = []
         patients: list[str] = []
         rows: list[list[float]] = []
+        about: dict[str, list[str]] = {"Sex": [], "Age": []}
         for name in ("train.csv", "valid.csv"):
             table = read_table(folder / name, ["Path", "Frontal/Lateral", *self.class_names], self.origin)
             views = [view.strip().lower() for view in table["Frontal/Lateral"]]
@@ -54,9 +57,12 @@ class CheXpert(ImageFileSource):
                 paths.append(_image(folder, table["Path"][row]))
                 patients.append(_patient(table["Path"][row], folder / name))
                 rows.append([self._present(table[c][row], c, folder / name) for c in self.class_names])
+                for column, cells in about.items():
+                    cells.append(table[column][row] if column in table else "")
         if not rows:
             raise DataError(f"{folder}: train.csv and valid.csv list no image with view '{self.params.view}'")
-        return Samples(paths, np.array(rows, dtype=np.float32), patients)
+        groups = person_groups(about["Sex"], ages(about["Age"]))
+        return Samples(paths, np.array(rows, dtype=np.float32), patients, patient_groups=groups)
 
     def _present(self, cell: str, column: str, path: Path) -> float:
         """1 mentioned as present; 0 absent, −1 uncertain and an empty cell (not mentioned) all count as 0."""

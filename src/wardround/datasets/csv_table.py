@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, re
 from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, numbers, read_table
 from wardround.datasets.label_words import choose_positive
+from wardround.datasets.patient_groups import groups_of_column
 from wardround.datasets.schema import Schema, canonical
 from wardround.datasets.schema_check import conform
 from wardround.datasets.table import Table
@@ -79,6 +82,9 @@ class CsvTable(DatasetSource):
             """For example utf-8, latin-1 or utf-16; default: found in the file."""
             missing: tuple[str, ...] = Field(())
             """Further words for "no value", beside the empty cell, ?, NA, NaN, null and none."""
+            groups: tuple[str, ...] | dict[str, tuple[float, ...] | None] = ()
+            """Columns of patient groups, for figures per group: `[sex, age]`, or with the numbers at which new groups
+            begin: `{sex: null, age: [40, 60]}`. They may be features or not."""
 
             @model_validator(mode="after")
             def _file_or_files(self) -> CsvTable.Params:
@@ -132,7 +138,8 @@ class CsvTable(DatasetSource):
             if client is not None and client in columns and groups is None:
                 groups = self._filled(columns, client, path)
             units = self._filled(columns, patient, path) if patient in columns else list(range(count))
-            tables.append(Table(conformed.numeric, conformed.categorical, conformed.targets, units, groups))
+            table = Table(conformed.numeric, conformed.categorical, conformed.targets, units, groups)
+            tables.append(replace(table, patient_groups=self._patient_groups(columns, count)))
         task = Task.BINARY if len(names) == 2 else Task.MULTICLASS
         return tabular_dataset(self.name, task, names, self._joined(tables, names), seed, schema, check=check)
 
@@ -152,6 +159,10 @@ class CsvTable(DatasetSource):
             groups,
             {"rows": len(targets), "labels": {n: int((targets == i).sum()) for i, n in enumerate(names)}},
             split_apart=bool(self.params.files),
+            patient_groups={
+                name: [group for table in tables for group in table.patient_groups[name]]
+                for name in tables[0].patient_groups
+            },
         )
 
     @property
@@ -208,8 +219,21 @@ class CsvTable(DatasetSource):
             groups=groups,
             facts={"rows": count, "labels": {n: int((targets == i).sum()) for i, n in enumerate(names)}},
             split_apart=several,
+            patient_groups=self._patient_groups(columns, count),
         )
         return table, names
+
+    def _patient_groups(self, columns: Mapping[str, list[str]], rows: int) -> dict[str, list[str]]:
+        """The groups of the columns that `groups` names; unknown in a hospital's file without such a column."""
+        p, path = self.params, next(iter(self._paths.values()))
+        starts = p.groups if isinstance(p.groups, dict) else dict.fromkeys(p.groups)
+        groups = {}
+        for name, begin in starts.items():
+            if name not in columns and not p.files:
+                raise DataError(f"{path} has no column '{name}', which `groups` names; {_columns(columns)}")
+            cells = columns.get(name, [""] * rows)
+            groups[name] = groups_of_column(name, cells, partial(numbers, cells, name, path), begin)
+        return groups
 
     def _filled(self, columns: Mapping[str, list[str]], name: str | None, path: Path) -> list[str]:
         assert name is not None
@@ -266,6 +290,10 @@ class CsvTable(DatasetSource):
 
 def _schema(given: Path | Mapping[str, Any]) -> Schema:
     return Schema.from_dict(given) if isinstance(given, Mapping) else Schema.load(given)
+
+
+def _columns(columns: Mapping[str, list[str]]) -> str:
+    return f"its columns are {', '.join(columns)}"
 
 
 def _words(cells: Sequence[str]) -> np.ndarray:

@@ -11,6 +11,7 @@ from wardround.datasets.augmentation import ANY_WAY_UP
 from wardround.datasets.base import Task, register
 from wardround.datasets.csv_files import read_table
 from wardround.datasets.images import ImageFileSource, ImageParams, Samples, find_images
+from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
@@ -21,6 +22,7 @@ class Ham10000(ImageFileSource):
     Tschandl, Rosendahl and Kittler, "The HAM10000 dataset", Scientific Data 5, 2018.
     """
 
+    version = 2  # since 2 with patient groups
     task = Task.MULTICLASS
     summary = "HAM10000 skin lesions: 7 diagnoses"
     licence = "CC BY-NC 4.0"
@@ -45,6 +47,7 @@ class Ham10000(ImageFileSource):
             targets=targets,
             units=table["lesion_id"],
             groups=table.get("dataset"),
+            patient_groups=person_groups(table.get("sex"), ages(table.get("age")), table.get("dataset")),
         )
 
     def _diagnosis(self, word: str, path: Path) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wardround.datasets.base import Dataset, Task, register
 from wardround.datasets.csv_files import numbers
+from wardround.datasets.patient_groups import person_groups
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import built_in_schema, tabular_dataset
@@ -27,6 +28,7 @@ LEVELS = {
     "thal": ("3", "6", "7"),
 }
 CLASS_NAMES = ("no disease", "disease")
+SEX_NAMES = {0.0: "female", 1.0: "male"}
 # A serum cholesterol or a blood pressure of 0 is not a measurement: Switzerland writes missing ones so.
 ZERO_IS_MISSING = ("chol", "trestbps")
 
@@ -82,6 +84,11 @@ class Heart(PreparedSource):
             units=np.arange(len(cells)),
             groups=[HOSPITALS[i] for i in hospital],
             facts=cache.facts,
+            patient_groups=person_groups(
+                [SEX_NAMES.get(code, "") for code in columns["sex"]],
+                columns["age"],
+                [HOSPITALS[i] for i in hospital],
+            ),
         )
         schema = built_in_schema(
             list(table.numeric), LEVELS, "num", CLASS_NAMES, ("restecg", "slope", "thal")

@@ -10,6 +10,7 @@ from importlib import resources
 import numpy as np
 
 from wardround.datasets.base import Dataset, DatasetSource, Task, register
+from wardround.datasets.patient_groups import person_groups
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import built_in_schema, tabular_dataset
 
@@ -64,6 +65,7 @@ class Icu(DatasetSource):
             categorical={c: np.array([row[c] for row in rows]) for c in LEVELS},
             targets=np.array([int(row[LABEL]) for row in rows]),
             units=[row[PATIENT] for row in rows],
+            patient_groups=person_groups([row["sex"] for row in rows], numbers("age")),
         )
         schema = built_in_schema(list(table.numeric), LEVELS, LABEL, CLASS_NAMES, ("income", "race"))
         return tabular_dataset(self.name, self.task, CLASS_NAMES, table, seed, schema)

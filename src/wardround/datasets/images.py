@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from wardround.datasets.augmentation import Augmentation
 from wardround.datasets.base import Dataset, MappedRows, Parameters, Split, Task, check_classes, split_units
 from wardround.datasets.decoding import IMAGES, MOMENTS, Job, decode_all
+from wardround.datasets.patient_groups import PatientGroups, groups_of_rows
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
 from wardround.errors import DataError
 
@@ -29,6 +30,8 @@ Shades = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel, of shades between 0 and 1."""
 IMAGENET: Shades = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 GREY_IMAGENET: Shades = ((0.449,), (0.226,))
+PATIENT_GROUP = "patient_group_"
+"""Before the names of attributes in the cache."""
 LISTED = 10
 """Unreadable images that an error names; the rest is counted."""
 
@@ -43,6 +46,8 @@ class Samples:
     units: Sequence[str]
     """The patient or lesion of each image."""
     groups: Sequence[str] | None = None
+    patient_groups: PatientGroups = field(default_factory=dict)
+    """Attribute (sex, age, site) → the group of each image."""
 
 
 class Normalise:
@@ -110,6 +115,10 @@ class ImageSource(PreparedSource):
         with np.load(cache / "samples.npz") as stored:
             rows, units, raw = stored["rows"], stored["units"], stored["targets"]
             groups = stored.get("groups", None)
+            prefix = PATIENT_GROUP
+            patient_groups = {
+                name.removeprefix(prefix): stored[name] for name in stored.files if name.startswith(prefix)
+            }
         task, names, labels = self.labels(raw)
         targets = torch.from_numpy(np.ascontiguousarray(labels))
         parts = self.parts(units, seed)
@@ -121,6 +130,7 @@ class ImageSource(PreparedSource):
                 cast(Tensor, MappedRows(images, torch.from_numpy(rows[part]))),
                 targets[part],
                 None if groups is None else tuple(groups[part].tolist()),
+                groups_of_rows(patient_groups, part),
             )
             for part in parts
         )
@@ -182,6 +192,10 @@ class ImageFileSource(ImageSource):
                 targets=targets,
                 units=np.asarray(samples.units, dtype=str)[kept],
                 **({} if samples.groups is None else {"groups": np.asarray(samples.groups, dtype=str)[kept]}),
+                **{
+                    f"{PATIENT_GROUP}{name}": np.asarray(of_image, dtype=str)[kept]
+                    for name, of_image in samples.patient_groups.items()
+                },
             )
         return {
             "images": len(kept),

@@ -11,6 +11,7 @@ from wardround.datasets.augmentation import ANY_WAY_UP
 from wardround.datasets.base import Task, register
 from wardround.datasets.csv_files import numbers, read_table
 from wardround.datasets.images import ImageFileSource, ImageParams, Samples, find_images
+from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
@@ -21,6 +22,7 @@ class Isic2019(ImageFileSource):
     Tschandl et al. 2018 (HAM10000), Codella et al. 2017 (MSK), Hernández-Pérez et al. 2024 (BCN20000).
     """
 
+    version = 2  # since 2 with patient groups
     task = Task.BINARY
     summary = "ISIC 2019 skin lesions: melanoma against the rest (task=multiclass: 8 diagnoses)"
     licence = "CC BY-NC 4.0"
@@ -55,17 +57,29 @@ class Isic2019(ImageFileSource):
         names = truth["image"]
         # A lesion without an id is a lesion of its own; the id's prefix is the clinic that sent it.
         lesions = [lesion_of.get(name, "") or name for name in names]
+        sites = [
+            lesion.split("_")[0] if lesion_of.get(name) else "unknown"
+            for lesion, name in zip(lesions, names, strict=True)
+        ]
+        row_of = {name: row for row, name in enumerate(about["image"])}
+        rows = [row_of.get(name) for name in names]
         return Samples(
             paths=find_images(folder / "ISIC_2019_Training_Input", names, ".jpg"),
             targets=votes.argmax(1),
             units=lesions,
-            groups=[
-                lesion.split("_")[0] if lesion_of.get(name) else "unknown"
-                for lesion, name in zip(lesions, names, strict=True)
-            ],
+            groups=sites,
+            patient_groups=person_groups(
+                _cells(about, "sex", rows), ages(_cells(about, "age_approx", rows)), sites
+            ),
         )
 
     def labels(self, targets: np.ndarray) -> tuple[Task, tuple[str, ...], np.ndarray]:
         if self.params.task == "multiclass":
             return Task.MULTICLASS, self.class_names, targets
         return Task.BINARY, ("other", "melanoma"), (targets == self.class_names.index("MEL")).astype(np.int64)
+
+
+def _cells(table: dict[str, list[str]], column: str, rows: list[int | None]) -> list[str] | None:
+    """A column's cells of these rows, "" where the table has no such row; None where it has no such column."""
+    cells = table.get(column)
+    return None if cells is None else ["" if row is None else cells[row] for row in rows]

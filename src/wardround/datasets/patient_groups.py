@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["AGE_BANDS", "SEXES", "UNKNOWN_GROUP", "PatientGroups", "bands", "group_names", "groups_of_rows"]
+from wardround.errors import ConfigError
+
+__all__ = [
+    "AGE_BANDS", "SEXES", "UNKNOWN_GROUP", "PatientGroups", "ages", "bands", "group_names", "groups_of_column",
+    "groups_of_rows", "person_groups",
+]  # fmt: skip
 
 PatientGroups = Mapping[str, Sequence[str]]
 UNKNOWN_GROUP = "unknown"
@@ -16,6 +22,11 @@ AGE_BANDS = (40, 60, 80)
 """Years at which a new age band begins."""
 SEXES = {"f": "female", "m": "male", "female": "female", "male": "male"}
 """Spelling of a sex, in lower case → name of the group."""
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", UNKNOWN_GROUP})
+OLDEST = 125
+"""Years; the chest X-rays of the NIH list a patient of 414."""
+MOST_GROUPS = 20
+"""Different values of a column from which on it is no longer one of patient groups."""
 
 
 def groups_of_rows(patient_groups: PatientGroups, rows: np.ndarray) -> dict[str, tuple[str, ...]]:
@@ -51,6 +62,75 @@ def group_names(cells: Sequence[str] | np.ndarray, names: Mapping[str, str] | No
     result = []
     for cell in cells:
         word = str(cell).strip()
-        missing = word.lower() in {"", "?", "na", "n/a", "nan", "null", "none", UNKNOWN_GROUP}
-        result.append(UNKNOWN_GROUP if missing else (names or {}).get(word.lower(), word))
+        result.append(UNKNOWN_GROUP if word.lower() in MISSING else (names or {}).get(word.lower(), word))
     return result
+
+
+def person_groups(
+    sex: Sequence[str] | np.ndarray | None = None,
+    age: Sequence[float] | np.ndarray | None = None,
+    site: Sequence[str] | np.ndarray | None = None,
+) -> dict[str, list[str]]:
+    """Sex, age band and site, where the data has them.
+
+    >>> person_groups(sex=["F"], age=[71.0])
+    {'sex': ['female'], 'age': ['60-79']}
+    """
+    groups = {}
+    if sex is not None:
+        groups["sex"] = group_names(sex, SEXES)
+    if age is not None:
+        groups["age"] = bands(age)
+    if site is not None:
+        groups["site"] = group_names(site)
+    return groups
+
+
+def ages(cells: Sequence[str] | None) -> list[float] | None:
+    """Texts as years; NaN where there is no plausible number; None for no column.
+
+    >>> ages(["60", "060Y", "", "414"])
+    [60.0, 60.0, nan, nan]
+    """
+    if cells is None:
+        return None
+    years = []
+    for cell in cells:
+        text = cell.strip().removesuffix("Y")
+        try:
+            value = float(text) if text.lower() not in MISSING else math.nan
+        except ValueError:
+            value = math.nan
+        years.append(value if 0 <= value <= OLDEST else math.nan)
+    return years
+
+
+def groups_of_column(
+    name: str, cells: Sequence[str], numbers: Callable[[], np.ndarray], starts: Sequence[float] | None = None
+) -> list[str]:
+    """The groups that a column of a table makes.
+
+    A column of few values has a group per value. One of many numbers is cut into bands: at `starts`, or an age at the
+    usual ones.
+
+    Args:
+        name: of the column.
+        cells: its texts.
+        numbers: reads them as numbers, or raises an error that says which is none.
+        starts: numbers at which a new group begins.
+
+    >>> groups_of_column("Gender", ["f", "M", ""], lambda: np.zeros(3))
+    ['female', 'male', 'unknown']
+    """
+    if starts:
+        return bands(numbers(), sorted(starts))
+    names = group_names(cells, SEXES if name.lower() in ("sex", "gender") else None)
+    different = len(set(names) - {UNKNOWN_GROUP})
+    if different <= MOST_GROUPS:
+        return names
+    if name.lower().startswith("age"):
+        return bands(numbers())
+    raise ConfigError(
+        f"groups: column '{name}' has {different} different values, more than {MOST_GROUPS}; "
+        f"say where new groups begin: groups: {{{name}: [25, 30]}}"
+    )

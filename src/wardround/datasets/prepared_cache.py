@@ -113,9 +113,9 @@ def cache_options(source: PreparedSource) -> dict[str, Any]:
     }
 
 
-def cache_folder(source: PreparedSource, root: Path | None = None) -> Path:
-    """Where this dataset with these options has its cache."""
-    content = json.dumps([source.name, source.version, cache_options(source)], sort_keys=True)
+def cache_folder(source: PreparedSource, root: Path | None = None, version: int | None = None) -> Path:
+    """Where this dataset with these options has its cache; with `version`: where an earlier program put it."""
+    content = json.dumps([source.name, version or source.version, cache_options(source)], sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()[:12]
     return (root or data_root()) / f"{source.name}-{key}"
 
@@ -137,7 +137,11 @@ def open_cache(source: PreparedSource, root: Path | None = None) -> Cache:
     folder = cache_folder(source, root)
     if not folder.is_dir():
         begun = (folder.parent / ".preparing" / folder.name).is_dir()
+        older = (cache_folder(source, root, version) for version in range(1, source.version))
+        earlier = next((path for path in older if path.is_dir()), None)
         state = "was not prepared to the end" if begun else "is not prepared yet"
+        if earlier is not None and not begun:
+            state = f"was prepared by an earlier version that kept less ({earlier}, which can be removed)"
         raise DataError(
             f"dataset '{source.name}' {state} (looked for {folder}); run: {command(source)}"
             + (f"   (DIR: {source.layout}; get it from {source.origin})" if source.takes_folder else "")

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from wardround.datasets.patient_groups import PatientGroups, groups_of_rows
+
 __all__ = ["Table"]
 
 
@@ -24,6 +26,8 @@ class Table:
     facts: dict[str, Any] = field(default_factory=dict)
     split_apart: bool = False
     """Split each group's rows by themselves, as the hospital would that has only these."""
+    patient_groups: PatientGroups = field(default_factory=dict)
+    """Attribute (sex, age, site) → the group of each row."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -44,4 +48,5 @@ class Table:
             groups,
             self.facts,
             self.split_apart,
+            groups_of_rows(self.patient_groups, rows),
         )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from wardround.datasets.base import Dataset, RawTable, Split, Task, check_classes, split_units
+from wardround.datasets.patient_groups import groups_of_rows
 from wardround.datasets.preprocessing import (
     Preprocessing,
     PreprocessingParams,
@@ -83,7 +84,13 @@ def tabular_dataset(
     nothing = torch.empty((len(table), 0), dtype=torch.float32)
     groups = None if table.groups is None else np.asarray(table.groups, dtype=object)
     train, validation, test = (
-        Split(nothing[rows], targets[rows], None if groups is None else tuple(groups[rows])) for rows in parts
+        Split(
+            nothing[rows],
+            targets[rows],
+            None if groups is None else tuple(groups[rows]),
+            groups_of_rows(table.patient_groups, rows),
+        )
+        for rows in parts
     )
     own_label = Label(name=label, classes=class_names) if schema is None else schema.label
     raw = RawTable(table, parts, own_label, schema)

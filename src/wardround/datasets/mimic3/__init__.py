@@ -23,6 +23,7 @@ from wardround.datasets.base import (
 )
 from wardround.datasets.images import mapped
 from wardround.datasets.mimic3.variables import VARIABLES
+from wardround.datasets.patient_groups import groups_of_rows, person_groups
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import built_in_schema, tabular_dataset
@@ -92,6 +93,7 @@ class Mimic3(PreparedSource):
             units=stays["subject_id"],
             groups=stays["care_unit"].tolist(),
             facts=cache.facts,
+            patient_groups=_patient_groups(stays),
         )
         schema = built_in_schema(list(table.numeric), LEVELS, "died in hospital", names)
         return tabular_dataset(self.name, self.task, names, table, seed, schema)
@@ -107,6 +109,7 @@ class Mimic3(PreparedSource):
                 cast(Tensor, MappedRows(grid, torch.from_numpy(part))),
                 targets[part],
                 tuple(stays["care_unit"][part].tolist()),
+                groups_of_rows(_patient_groups(stays), part),
             )
             for part in parts
         )
@@ -125,6 +128,11 @@ class Mimic3(PreparedSource):
                 facts=cache.facts,
             )
         )
+
+
+def _patient_groups(stays: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """Sex, age band and care unit of every stay."""
+    return person_groups(stays["gender"], stays["age"], stays["care_unit"])
 
 
 class SeriesInput:
