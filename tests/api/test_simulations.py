@@ -9,7 +9,7 @@ from torch import nn
 
 import wardround
 from wardround.datasets.base import split_units
-from wardround.errors import ConfigError, DataError, WardroundError
+from wardround.errors import ConfigError, DataError, WardroundError, WardroundWarning
 from wardround.federation.model_factory import build_model
 from wardround.runs.config import load_config
 from wardround.runs.runner import load_dataset, run
@@ -137,7 +137,11 @@ def test_numpy_torch_pandas_and_lists_are_the_same(hospitals, net):
 
 def test_labels_are_words_and_one_is_predicted(hospitals, net):
     words = {name: (x, np.where(y, "ill", "well")) for name, (x, y) in hospitals.items()}
-    assert simulate(net, words, rounds=1, positive="ill").class_names == ["well", "ill"]
+    assert simulate(net, words, rounds=1).class_names == ["well", "ill"], "the words say which"
+    assert simulate(net, words, rounds=1, positive="well").class_names == ["ill", "well"]
+    sites = {name: (x, np.where(y, "north", "south")) for name, (x, y) in hospitals.items()}
+    with pytest.warns(WardroundWarning, match="'south' is taken for the one to predict"):
+        assert simulate(net, sites, rounds=1).class_names == ["north", "south"]
     numbers = simulate(net, hospitals, rounds=1)
     assert lines(simulate(net, words, rounds=1, positive="ill").folder) == lines(numbers.folder)
     with pytest.raises(ConfigError, match="positive='sick' must be one of two labels"):
@@ -261,9 +265,9 @@ def test_an_auroc_that_cannot_be_computed_says_why(net, tmp_path):
     y[split_units(np.arange(40), 0)[0][:5]] = 1
     result = simulate(net, {"a": (x, y), "b": (x, np.zeros(40))}, out=tmp_path)
     assert result.metrics["auroc"] is None
-    assert "no AUROC: all 16 test rows are '0'" in repr(result)
+    assert "no AUROC: all 16 rows are of class '0'" in repr(result)
     analysis = wardround.analyze(result)
     assert analysis.runs["auroc"] == [None]
     assert analysis.runs["broken_rounds"] == [0]
-    assert "No AUROC in 1 of 1 runs: all 16 test rows are '0'" in analysis.markdown()
+    assert "No AUROC in 1 of 1 runs: all 16 rows are of class '0'" in analysis.markdown()
     assert result.report(tmp_path / "page.html").exists()

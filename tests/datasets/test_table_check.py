@@ -42,7 +42,7 @@ def said(checked, level):
 
 
 def test_a_table_in_which_nothing_is_wrong(tmp_path):
-    checked = check(write(tmp_path / "t.csv"), positive="1")
+    checked = check(write(tmp_path / "t.csv"))
     assert checked.findings == ()
     assert (checked.rows, checked.class_names, checked.classes) == (ROWS, ("0", "1"), (90, 30))
     assert [hospital.name for hospital in checked.hospitals] == ["hospital 0", "hospital 1", "hospital 2"]
@@ -125,7 +125,9 @@ def test_the_auroc_of_a_column_is_the_usual_one(tmp_path):
         ({"lab": lambda i: i if i % 3 == 0 else ""}, {}, "warning", "column 'lab' is empty in 67 % of the rows"),
         ({"unit": lambda i: 7}, {}, "note", "column 'unit' is the same in every row"),
         ({"patient_id": lambda i: i // 2}, {}, "warning", "column 'patient_id' repeats: if it names the patient"),
-        ({"died": lambda i: "" if i == 4 else i % 2}, {}, "error", "label 'died' is empty in 1 rows, the first is row 5"),
+        ({"died": lambda i: "" if i == 4 else i % 2}, {}, "error", "label 'died' is empty in 1 rows, the first is row"),
+        ({"died": lambda i: ["tot", "lebend"][i % 2]}, {"positive": "x"}, "error", "must be one of two labels"),
+        ({"died": lambda i: "AB"[i % 2]}, {}, "warning", "'B' is taken for the class to predict: give `positive`"),
         ({"died": lambda i: 1}, {}, "error", "label 'died' is '1' in every row"),
         ({"died": lambda i: i}, {}, "error", "120 different values"),
         ({"died": lambda i: i % 2}, {"positive": "yes"}, "error", "positive='yes' must be one of two labels"),

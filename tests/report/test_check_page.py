@@ -4,7 +4,7 @@ import pytest
 
 from wardround import datasets
 from wardround.datasets.table_check import check_table
-from wardround.report.check_page import check_page, write_check
+from wardround.report.check_page import _sentence, check_page, write_check
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_cells_are_no_markup(check):
 def test_it_opens_with_the_answer(check, tmp_path):
     page = write_check(check, tmp_path / "new" / "check.html").read_text()
     assert page.index('class="answer note"') < page.index("What stands out") < page.index("columns</h2>")
-    assert "<code>positive</code>" in page
+    assert "<code>drop</code>" in _sentence("name it under `drop`")
 
 
 @pytest.mark.slow

@@ -174,6 +174,8 @@ def _one_label(
         if len(known) != 2 or positive not in known:
             raise ConfigError(f"positive={positive!r} must be one of two labels, y has {known}")
         known = [*(value for value in known if value != positive), positive]
+    elif len(known) == 2 and isinstance(known[1], str):
+        known = _positive_last(known)
     elif len(known) == 2:
         known = _with_positive_last(known)
     index = {value: i for i, value in enumerate(known)}
@@ -196,6 +198,20 @@ def _with_positive_last(labels: list[Any]) -> list[Any]:
             f"say positive={ordered[0]!r} if it is the other one",
             WardroundWarning,
             stacklevel=2,
+        )
+    return ordered
+
+
+def _positive_last(known: list[Any]) -> list[Any]:
+    """Two words with the one to predict last; says so where no word tells which one that is."""
+    positive = choose_positive(list(map(str, known)))
+    ordered = sorted(known, key=lambda value: str(value) == positive.name)
+    if not positive.is_known:
+        warnings.warn(
+            f"y is {ordered[0]!r} or {ordered[1]!r}, and {ordered[1]!r} is taken for the one to predict; say "
+            f"positive={ordered[0]!r} if it is the other one",
+            WardroundWarning,
+            stacklevel=5,
         )
     return ordered
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wardround.datasets.base import Task
-from wardround.errors import ConfigError
+from wardround.errors import ConfigError, WardroundWarning
 
 __all__ = ["check_network", "outputs_of"]
 
@@ -104,5 +104,6 @@ def _check_logits(network: nn.Module, rows: Tensor, answer: Tensor) -> None:
     if all(bool(((values >= 0) & (values <= 1)).all()) for values in (answer, larger)):
         warnings.warn(
             "the model's outputs are all between 0 and 1: it must give logits, without a sigmoid at its end",
+            WardroundWarning,
             stacklevel=4,
         )

@@ -20,7 +20,7 @@ from wardround.api.pages import write_report
 from wardround.api.tables import Records, client_row, round_row
 from wardround.datasets.base import Task
 from wardround.datasets.in_memory import hold_rows
-from wardround.errors import ConfigError
+from wardround.errors import ConfigError, WardroundWarning
 from wardround.federation.model_factory import build_model
 from wardround.models.in_memory import hold_network
 from wardround.progress import progress as progress_bar
@@ -277,6 +277,7 @@ def _check_scales(samples: Samples) -> None:
         warnings.warn(
             f"column {column} of X spreads by {spread[widest]:.0f}: networks learn little from columns that are not "
             "standardised; bring each to mean 0 and deviation 1",
+            WardroundWarning,
             stacklevel=4,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from wardround.datasets.base import split_units
 from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, TextTable, read_text_table
 from wardround.datasets.csv_table import CsvTable
+from wardround.datasets.label_words import choose_positive
 from wardround.datasets.schema import canonical
 from wardround.datasets.schema_check import SchemaMismatch, conform
 from wardround.datasets.table_columns import ColumnSummary, Role, describe_column, gives_away
 from wardround.datasets.table_findings import FileSummary, Finding, HospitalSummary, Level, TableCheck
 from wardround.datasets.table_roles import TableRoles
-from wardround.errors import DataError, WardroundError, did_you_mean
+from wardround.errors import DataError, WardroundError, WardroundWarning, did_you_mean
 
 __all__ = ["check_table"]
 
@@ -198,14 +200,20 @@ class _Checker:
             targets = np.array([places[canonical(cell)] for cell in cells])
         else:
             try:
-                targets, names = self.source.labels(cells)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", WardroundWarning)  # what it guesses is a finding below
+                    targets, names = self.source.labels(cells)
             except WardroundError as error:
                 self._find("error", str(error))
                 return None, ()
         if len(names) < 2:
             self._find("error", f"label '{label}' is {names[0]!r} in every row; two classes are needed")
-        elif len(names) == 2 and schema is None and self.params.positive is None:
-            self._find("note", f"'{names[1]}' is the class to predict; give `positive` for the other")
+        guessed = len(names) == 2 and schema is None and self.params.positive is None
+        if guessed and not choose_positive(names).is_known:
+            self._find(
+                "warning",
+                f"'{names[1]}' is taken for the class to predict: give `positive` to say which one it is",
+            )
         counts = _counts(targets, len(names))
         for name, count in zip(names, counts, strict=True):
             if count < RARE * self.rows:
