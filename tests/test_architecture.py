@@ -80,7 +80,7 @@ WHOLE_PACKAGE = {
     "flower": {"deployment", "encrypted", "malicious_server", "malicious_variants", "parity", "plugins"},
     "live": {"browser"},
     "models": {"contract"},
-    "protocols": {"papers"},
+    "protocols": {"papers", "presets_run"},
     "protocols/own": {"redteam_preset"},
     "report": {"browser"},
 }

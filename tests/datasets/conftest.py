@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from raw_files import write_picture
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 
@@ -26,15 +26,8 @@ def real() -> Callable[[str], Path]:
 @pytest.fixture
 def picture() -> Callable[..., None]:
     """Write a picture of noise, the same for the same seed."""
-    image_module = pytest.importorskip("PIL.Image")
-
-    def write(path: Path, seed: int = 0, size: tuple[int, int] = (20, 16), colour: bool = True) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shape = (size[1], size[0], 3) if colour else (size[1], size[0])
-        pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-        image_module.fromarray(pixels).save(path)
-
-    return write
+    pytest.importorskip("PIL.Image")
+    return write_picture
 
 
 @pytest.fixture

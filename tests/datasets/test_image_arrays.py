@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from raw_files import idx, write_cifar, write_mnist
 
 from wardround import datasets
 from wardround.datasets.mnist import read_idx
@@ -17,36 +18,14 @@ from wardround.datasets.prepared_cache import prepare
 from wardround.errors import DataError
 
 
-def idx(array: np.ndarray) -> bytes:
-    head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-    return head + array.astype(np.uint8).tobytes()
-
-
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 160), ("t10k", 30)):
-        images = rng.integers(0, 256, (count, 28, 28))
-        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
-    return folder
+    return write_mnist(tmp_path / "mnist")
 
 
 @pytest.fixture
 def cifar(tmp_path: Path) -> Path:
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        batch = {
-            b"data": rng.integers(0, 256, (40, 3072), dtype=np.uint8),
-            b"labels": [i % 10 for i in range(40)],
-            b"batch_label": name.encode(),
-        }
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    return folder
+    return write_cifar(tmp_path / "cifar-10-batches-py")
 
 
 def test_mnist_keeps_its_test_set(mnist):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from raw_files import ISIC, write_brains, write_chexpert, write_ham, write_isic, write_nih
 
 from wardround import datasets
 from wardround.datasets import decoding
-from wardround.datasets.augmentation import Augmentation
+from wardround.datasets.augmentation import Augmentation, turn
 from wardround.datasets.base import Task
 from wardround.datasets.images import IMAGENET, Normalise, training_shades
 from wardround.datasets.patient_groups import bands
@@ -20,77 +22,31 @@ from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError, MissingExtra
 
 pytest.importorskip("PIL")
-ISIC = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 
 
 @pytest.fixture
-def isic(tmp_path, picture) -> Path:
-    folder = tmp_path / "isic"
-    truth, about = ["image," + ",".join(ISIC) + ",UNK"], ["image,age_approx,lesion_id,sex"]
-    for i in range(48):
-        name = f"ISIC_{i:04d}"
-        truth.append(f"{name}," + ",".join("1.0" if i % 8 == c else "0.0" for c in range(8)) + ",0.0")
-        sex = "female" if i % 8 < 4 else ""
-        about.append(f"{name},{10 * (i % 8) + 5},{'' if i % 6 == 5 else f'HAM_{i // 2}'},{sex}")
-        picture(folder / "ISIC_2019_Training_Input" / f"{name}.jpg", i)
-    (folder / "ISIC_2019_Training_GroundTruth.csv").write_text("\n".join(truth) + "\n")
-    (folder / "ISIC_2019_Training_Metadata.csv").write_text("\n".join(about) + "\n")
-    return folder
+def isic(tmp_path) -> Path:
+    return write_isic(tmp_path / "isic")
 
 
 @pytest.fixture
-def ham(tmp_path, picture) -> Path:
-    folder = tmp_path / "ham"
-    names = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
-    lines = ["lesion_id,image_id,dx,dx_type,age,sex,localization,dataset"]
-    for i in range(70):
-        kind, sex = i // 2 % 7, "female" if i // 2 % 7 < 3 else "male"
-        site = "vidir" if i % 4 < 2 else "rosendahl"
-        lines.append(f"HAM_{i // 2},ISIC_{i},{names[kind]},histo,{20 + 10 * kind},{sex},back,{site}")
-        picture(folder / f"HAM10000_images_part_{1 + i % 2}" / f"ISIC_{i}.jpg", i)
-    (folder / "HAM10000_metadata.csv").write_text("\n".join(lines) + "\n")
-    return folder
+def ham(tmp_path) -> Path:
+    return write_ham(tmp_path / "ham")
 
 
 @pytest.fixture
-def nih(tmp_path, picture) -> Path:
-    folder = tmp_path / "nih"
-    lines = [
-        "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,OriginalImage[Width,Height],"
-    ]
-    found = ["No Finding", "Cardiomegaly|Emphysema", "Hernia"]
-    for i in range(30):
-        age = ["030Y", "45", "414"][i % 3]
-        lines.append(f"{i:08d}_000.png,{found[i % 3]},0,{i // 3},{age},{'MFF'[i % 3]},2894,2729,")
-        picture(folder / f"images_{1 + i % 2:03d}" / "images" / f"{i:08d}_000.png", i, colour=False)
-    (folder / "Data_Entry_2017.csv").write_text("\n".join(lines) + "\n")
-    return folder
+def nih(tmp_path) -> Path:
+    return write_nih(tmp_path / "nih")
 
 
 @pytest.fixture
-def chexpert(tmp_path, picture) -> Path:
-    folder = tmp_path / "CheXpert-v1.0-small"
-    findings = datasets.registry.get("chexpert").class_names
-    for part, patients in (("train", range(20)), ("valid", range(20, 24))):
-        lines = ["Path,Sex,Age,Frontal/Lateral,No Finding," + ",".join(findings)]
-        for patient in patients:
-            for view in ("frontal", "lateral"):
-                path = f"{part}/patient{patient:05d}/study1/view_{view}.jpg"
-                cells = ["1.0", "-1.0", "", "0.0", *["1.0" if patient % 2 else ""] * 9]
-                who = "Female,70" if patient % 2 else "Male,30"
-                lines.append(f"CheXpert-v1.0-small/{path},{who},{view.title()},," + ",".join(cells))
-                picture(folder / path, patient, colour=False)
-        (folder / f"{part}.csv").write_text("\n".join(lines) + "\n")
-    return folder
+def chexpert(tmp_path) -> Path:
+    return write_chexpert(tmp_path / "CheXpert-v1.0-small")
 
 
 @pytest.fixture
-def brains(tmp_path, picture) -> Path:
-    folder = tmp_path / "mri"
-    for stage, name in enumerate(("NonDemented", "VeryMildDemented", "MildDemented", "ModerateDemented")):
-        for i in range(10):
-            picture(folder / ("train" if i < 7 else "test") / name / f"{i}.jpg", 10 * stage + i, colour=False)
-    return folder
+def brains(tmp_path) -> Path:
+    return write_brains(tmp_path / "mri")
 
 
 def load(name: str, folder: Path, **params):
@@ -416,14 +372,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-@pytest.mark.slow
 class TestAugmentation:
-    """By MONAI, which takes seconds to import."""
-
-    @pytest.fixture(autouse=True)
-    def _monai(self):
-        pytest.importorskip("monai")
-
     def test_the_generator_alone_decides(self):
         images = torch.randn(6, 3, 16, 16)
         change = Augmentation(degrees=15, flips=(0, 1), noise=0.02, deviation=IMAGENET[1])
@@ -465,6 +414,36 @@ class TestAugmentation:
         assert float(angles.abs().max()) < 16
         assert float(angles.max()) > 10
         assert float(angles.min()) < -10
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("shape", [(33, 33), (24, 41)])
+    @pytest.mark.parametrize("degrees", [-15, 4, 90])
+    def test_a_turn_is_monais(self, shape, degrees):
+        """An independent implementation of the same turn, pixel by pixel."""
+        monai = pytest.importorskip("monai.transforms")
+        images = torch.randn(2, 3, *shape)
+        angle = math.radians(degrees)
+        turned = turn(images, torch.full((2,), angle), torch.zeros(2, 2, dtype=torch.bool))
+        reference = monai.Rotate(angle=-angle, keep_size=True, padding_mode="border")
+        for image, ours in zip(images, turned, strict=True):
+            assert torch.allclose(ours, reference(image).as_tensor(), atol=1e-4)
+
+    @pytest.mark.parametrize("both", [(False, False), (True, False), (False, True), (True, True)])
+    def test_an_image_is_mirrored_and_then_turned(self, both):
+        images = torch.randn(70, 2, 9, 12)
+        axes = [axis for axis, mirrored in zip((-2, -1), both, strict=True) if mirrored]
+        angles = torch.linspace(-1, 1, 70)
+        never = torch.zeros(70, 2, dtype=torch.bool)
+        expected = turn(images.flip(axes), angles, never)
+        assert torch.allclose(turn(images, angles, never | torch.tensor(both)), expected, atol=1e-4)
+        assert torch.allclose(turn(images, 0 * angles, never), images, atol=1e-5)
+
+    def test_a_batch_of_one_is_changed_like_the_first_of_many(self):
+        """A piece of the batch is resampled like any other: 130 images are more than two pieces."""
+        images = torch.randn(130, 1, 8, 8)
+        angles, never = torch.linspace(-0.3, 0.3, 130), torch.zeros(130, 2, dtype=torch.bool)
+        alone = torch.cat([turn(images[i : i + 1], angles[i : i + 1], never[i : i + 1]) for i in range(130)])
+        assert torch.allclose(turn(images, angles, never), alone, atol=1e-4)
 
     def test_only_training_is_changed(self, brains):
         data = load("alzheimer-mri", brains, size=16)

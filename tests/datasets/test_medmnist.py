@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from raw_files import write_medmnist as write
 
 from wardround import datasets
 from wardround.datasets import medmnist
 from wardround.datasets.base import Task
 from wardround.datasets.prepared_cache import prepare
 from wardround.errors import ConfigError, DataError
-
-COUNTS = {"train": 30, "val": 6, "test": 9}
-
-
-def write(path: Path, labels=lambda n: np.arange(n) % 2, shape=(28, 28), **changes) -> Path:
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for part, count in COUNTS.items():
-        arrays[f"{part}_images"] = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
-        arrays[f"{part}_labels"] = labels(count).astype(np.uint8)
-    arrays |= changes
-    np.savez_compressed(path, **{name: array for name, array in arrays.items() if array is not None})
-    return path
 
 
 @pytest.mark.parametrize("columns", [(), (1,)])

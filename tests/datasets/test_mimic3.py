@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import re
 from collections import defaultdict
 from datetime import datetime, timedelta
@@ -13,104 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from raw_files import START, MimicRelease
 
 from wardround import datasets, models
 from wardround.datasets import partition
 from wardround.datasets.mimic3 import STATISTICS, SeriesInput, extraction
-from wardround.datasets.mimic3.tables import COLUMNS
 from wardround.datasets.mimic3.variables import CHART, LAB, OUTPUT, VARIABLES
 from wardround.datasets.patient_groups import bands
 from wardround.datasets.prepared_cache import info, prepare
 from wardround.errors import DataError
 
 duckdb = pytest.importorskip("duckdb")
-START = datetime(2150, 3, 1, 6, 0)
 
 
-class Release:
-    """A small release: patients 0 … 39 with a stay of three days each and one heart rate, every fourth died."""
-
-    def __init__(self, folder: Path, capitals: bool = True, packed: bool = True) -> None:
-        self.folder, self.capitals, self.packed = folder, capitals, packed
-        self.tables: dict[str, list[dict[str, object]]] = {name: [] for name in COLUMNS}
-        for patient in range(40):
-            self.patient(patient, died=patient % 4 == 0)
-            self.stay(patient, 100 + patient, 0, 72)
-            self.chart(patient, 220045, 1, 80)
-
-    def patient(self, subject: int, born: datetime | None = None, died: bool = False) -> None:
-        born = born or START - timedelta(days=50 * 365)
-        self.tables["PATIENTS"].append({"subject_id": subject, "gender": "FM"[subject % 2], "dob": born})
-        self.tables["ADMISSIONS"].append(
-            {
-                "subject_id": subject,
-                "hadm_id": subject,
-                "admission_type": "EMERGENCY",
-                "hospital_expire_flag": int(died),
-            }
-        )
-
-    def stay(self, subject: int, icustay: int, start: float, hours: float) -> None:
-        begins = START + timedelta(hours=start)
-        self.tables["ICUSTAYS"].append(
-            {
-                "subject_id": subject,
-                "hadm_id": subject,
-                "icustay_id": icustay,
-                "first_careunit": ["MICU", "SICU"][subject % 2],
-                "intime": begins,
-                "outtime": begins + timedelta(hours=hours),
-            }
-        )
-
-    def chart(self, subject, itemid, hour, value, valuenum=..., unit="", error="", icustay=...) -> None:
-        self.tables["CHARTEVENTS"].append(
-            {
-                "subject_id": subject,
-                "icustay_id": 100 + subject if icustay is ... else icustay,
-                "itemid": itemid,
-                "charttime": START + timedelta(hours=hour),
-                "value": value,
-                "valuenum": value if valuenum is ... else valuenum,
-                "valueuom": unit,
-                "error": error,
-            }
-        )
-
-    def lab(self, subject, itemid, hour, value, unit="") -> None:
-        time = START + timedelta(hours=hour)
-        row = {"subject_id": subject, "itemid": itemid, "charttime": time, "value": value, "valuenum": value}
-        self.tables["LABEVENTS"].append({**row, "valueuom": unit})
-
-    def output(self, subject, itemid, hour, value, error="") -> None:
-        self.tables["OUTPUTEVENTS"].append(
-            {
-                "subject_id": subject,
-                "icustay_id": 100 + subject,
-                "itemid": itemid,
-                "charttime": START + timedelta(hours=hour),
-                "value": value,
-                "valueuom": "ml",
-                "iserror": error,
-            }
-        )
-
-    def write(self) -> Path:
-        self.folder.mkdir(exist_ok=True)
-        for name, rows in self.tables.items():
-            text = io.StringIO()
-            # A column that nobody asked for comes first, as ROW_ID does in the real ones.
-            columns = ["row_id", *COLUMNS[name]]
-            header = [column.upper() for column in columns] if self.capitals else columns
-            csv.writer(text).writerow(header)
-            writer = csv.DictWriter(text, columns)
-            writer.writerows({"row_id": i, **row} for i, row in enumerate(rows))
-            content = text.getvalue().encode()
-            if self.packed:
-                (self.folder / f"{name}.csv.gz").write_bytes(gzip.compress(content))
-            else:
-                (self.folder / f"{name}.csv").write_bytes(content)
-        return self.folder
+class Release(MimicRelease):
+    """A small release that is prepared, and what comes out of it."""
 
     def features(self) -> tuple[dict[int, dict[str, float]], dict]:
         """Patient → feature → value as stored, NaN where there is none; and the facts."""
