@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
+from wardround.datasets.base import Dataset, DatasetSource, Task, register
 from wardround.datasets.csv_dialect import Dialect
 from wardround.datasets.csv_files import MISSING, numbers, read_table
 from wardround.datasets.label_words import choose_positive
 from wardround.datasets.patient_groups import groups_of_column
-from wardround.datasets.schema import Schema, canonical
+from wardround.datasets.schema import Schema, SchemaOption, canonical
 from wardround.datasets.schema_check import conform
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import tabular_dataset
@@ -55,47 +55,43 @@ class CsvTable(DatasetSource):
     origin = "you"
     layout = "one .csv or .csv.gz file with a header, named by the option `file`"
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydantic has a method `schema` of its own, which nobody calls
+    class Params(SchemaOption):
+        file: Path | None = None
+        files: dict[str, Path] = Field(default_factory=dict)
+        """Hospital → its file, instead of `file`."""
+        label: str | None = None
+        """Required where there is no schema."""
+        client: str | None = None
+        patient: str | None = None
+        """Rows with the same value are one patient's; default: every row is a patient of its own."""
+        categorical: tuple[str, ...] = ()
+        drop: tuple[str, ...] = ()
+        positive: str | None = None
+        """Of two labels the one to predict; default: 1 of 0 and 1, and the one that says yes, in many languages
+        (ja of nein and ja, died of alive and died). Where no word tells, the later in order, with a warning."""
+        separator: str | None = Field(None, min_length=1, max_length=1)
+        """Between cells: a comma, semicolon, tab (or any other character); default: found in the file."""
+        decimal: Literal[".", ","] | None = None
+        """The decimal sign; default: found in each column."""
+        encoding: str | None = None
+        """For example utf-8, latin-1 or utf-16; default: found in the file."""
+        missing: tuple[str, ...] = Field(())
+        """Further words for "no value", beside the empty cell, ?, NA, NaN, null and none."""
 
-        class Params(Parameters):
-            file: Path | None = None
-            files: dict[str, Path] = Field(default_factory=dict)
-            """Hospital → its file, instead of `file`."""
-            schema: Path | dict[str, Any] | None = None  # type: ignore[assignment]
-            """What the columns mean: a file, or its content."""
-            label: str | None = None
-            """Required where there is no schema."""
-            client: str | None = None
-            patient: str | None = None
-            """Rows with the same value are one patient's; default: every row is a patient of its own."""
-            categorical: tuple[str, ...] = ()
-            drop: tuple[str, ...] = ()
-            positive: str | None = None
-            """Of two labels the one to predict; default: 1 of 0 and 1, and the one that says yes, in many languages
-            (ja of nein and ja, died of alive and died). Where no word tells, the later in order, with a warning."""
-            separator: str | None = Field(None, min_length=1, max_length=1)
-            """Between cells: a comma, semicolon, tab (or any other character); default: found in the file."""
-            decimal: Literal[".", ","] | None = None
-            """The decimal sign; default: found in each column."""
-            encoding: str | None = None
-            """For example utf-8, latin-1 or utf-16; default: found in the file."""
-            missing: tuple[str, ...] = Field(())
-            """Further words for "no value", beside the empty cell, ?, NA, NaN, null and none."""
-            groups: tuple[str, ...] | dict[str, tuple[float, ...] | None] = ()
-            """Columns of patient groups, for figures per group: `[sex, age]`, or with the numbers at which new groups
-            begin: `{sex: null, age: [40, 60]}`. They may be features or not."""
+        groups: tuple[str, ...] | dict[str, tuple[float, ...] | None] = ()
+        """Columns of patient groups, for figures per group: `[sex, age]`, or with the numbers at which new groups
+        begin: `{sex: null, age: [40, 60]}`. They may be features or not."""
 
-            @model_validator(mode="after")
-            def _file_or_files(self) -> CsvTable.Params:
-                if (self.file is None) == (not self.files):
-                    raise ValueError("give file (one table) or files (hospital: its table)")
-                if self.files and self.client is not None:
-                    raise ValueError("with files each file is a client: leave `client` out")
-                said = [key for key in ("categorical", "drop", "positive") if getattr(self, key)]
-                if self.schema is not None and said:
-                    raise ValueError(f"the schema says what the columns are: leave {', '.join(said)} out")
-                return self
+        @model_validator(mode="after")
+        def _file_or_files(self) -> CsvTable.Params:
+            if (self.file is None) == (not self.files):
+                raise ValueError("give file (one table) or files (hospital: its table)")
+            if self.files and self.client is not None:
+                raise ValueError("with files each file is a client: leave `client` out")
+            said = [key for key in ("categorical", "drop", "positive") if getattr(self, key)]
+            if self.schema is not None and said:
+                raise ValueError(f"the schema says what the columns are: leave {', '.join(said)} out")
+            return self
 
     params: Params
 
@@ -104,10 +100,19 @@ class CsvTable(DatasetSource):
         """Is nothing said of the columns, so that only a schema from elsewhere can say it?"""
         return self.params.label is None and self.params.schema is None
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return list(self._paths.values())
+
+    def count_rows(self) -> int:
+        """How many rows the files have; raises `DataError` for one that cannot be read as a table."""
+        return sum(len(next(iter(self._read(path).values()))) for path in self.paths)
+
     def load(self, seed: int) -> Dataset:
         p = self.params
-        if p.schema is not None:
-            return self._load(_schema(p.schema), seed, check=True)
+        if (schema := p.given_schema()) is not None:
+            return self._load(schema, seed, check=True)
         table, names = self.read_table()
         if len(names) < 2:
             raise DataError(
@@ -286,10 +291,6 @@ class CsvTable(DatasetSource):
                 stacklevel=2,
             )
         return other, positive.name
-
-
-def _schema(given: Path | Mapping[str, Any]) -> Schema:
-    return Schema.from_dict(given) if isinstance(given, Mapping) else Schema.load(given)
 
 
 def _columns(columns: Mapping[str, list[str]]) -> str:

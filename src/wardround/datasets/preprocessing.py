@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,17 +12,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from wardround.datasets.schema import MOST_LEVELS, Column, Label, Schema
+from wardround.datasets.schema import Schema
 from wardround.datasets.schema_check import Cells, conform
 from wardround.datasets.statistics import (
     MIN_COUNT,
-    CategoryStatistics,
     NumberStatistics,
     TableStatistics,
     merge_numbers,
 )
 from wardround.datasets.table import Table
-from wardround.errors import ConfigError, DataError
+from wardround.errors import ConfigError
 from wardround.registry import Parameters, explain
 
 __all__ = [
@@ -31,7 +29,6 @@ __all__ = [
     "PreprocessingParams",
     "Scaling",
     "Table",
-    "agree_on_columns",
     "fit_preprocessing",
 ]
 
@@ -182,44 +179,3 @@ def _scaling(clients: Sequence[NumberStatistics], params: PreprocessingParams) -
     if params.scale == "none":
         return Scaling(fill, 0.0, 1.0)
     return Scaling(fill, merged.centre, merged.scale)
-
-
-def agree_on_columns(clients: Mapping[str, TableStatistics], label: Label) -> Schema:
-    """A schema out of what clients say of their tables, where nobody wrote one.
-
-    A column is used if two clients have it (one, if there are fewer than three): one client alone cannot add any. Its
-    type is what most say. Its levels are all that somebody has said; a cell with another one is none of them.
-    """
-    needed = 1 if len(clients) < 3 else 2
-    said: dict[str, list[NumberStatistics | CategoryStatistics]] = {}
-    for client in sorted(clients):
-        for name, column in clients[client].columns.items():
-            if column.count or column.missing < 1:  # a column without a value is as good as none
-                said.setdefault(name, []).append(column)
-    columns = [
-        _agreed_column(name, own, len(clients))
-        for name, own in said.items()
-        if len(own) >= needed and name != label.name
-    ]
-    if not columns:
-        raise DataError("the clients' tables have no column in common")
-    numbers_first = sorted(columns, key=lambda column: column.type != "number")
-    return Schema(columns=tuple(numbers_first), label=label)
-
-
-def _agreed_column(name: str, said: Sequence[NumberStatistics | CategoryStatistics], clients: int) -> Column:
-    words = [one for one in said if isinstance(one, CategoryStatistics)]
-    required = len(said) == clients
-    if 2 * len(words) < len(said):
-        return Column(name=name, required=required)
-    holders = Counter(level for one in words for level in one.levels)
-    most_common = sorted(holders, key=lambda level: (-holders[level], level))[:MOST_LEVELS]
-    gaps = not required or any(one.missing > 0 for one in said)
-    return Column(
-        name=name,
-        type="category",
-        levels=tuple(sorted(most_common)),
-        other=True,
-        required=required,
-        missing=gaps,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from wardround.errors import ConfigError
 from wardround.registry import Parameters, explain
 from wardround.yaml_text import parse_yaml
 
-__all__ = ["MOST_COLUMNS", "MOST_LEVELS", "Column", "Label", "Schema", "canonical"]
+__all__ = ["MOST_COLUMNS", "MOST_LEVELS", "Column", "Label", "Schema", "SchemaOption", "canonical"]
 
 MOST_COLUMNS, MOST_LEVELS = 5_000, 200
 """Nobody's table needs more; a server or hospital that says more is not believed."""
@@ -274,6 +275,23 @@ class Schema(Parameters):
         lines += [f"  - {_flow(column)}" for column in values["columns"]]
         lines += [f"{key}: {_flow(values[key])}" for key in values if key not in ("version", "columns")]
         return "\n".join(lines) + "\n"
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic has an old method `schema` of its own, which nobody here calls
+
+    class SchemaOption(Parameters):
+        """The option `schema` of those who take one."""
+
+        schema: Path | dict[str, Any] | None = None  # type: ignore[assignment]
+        """What the columns mean: a file (`wardround schema infer` writes one), or its content."""
+
+        def given_schema(self) -> Schema | None:
+            """The schema that is given, read and checked."""
+            given = self.schema
+            if given is None:
+                return None
+            return Schema.from_dict(given) if isinstance(given, Mapping) else Schema.load(given)
 
 
 def _flow(value: Any) -> str:

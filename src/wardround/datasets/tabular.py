@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from wardround.datasets.agreement import agree_on_columns
 from wardround.datasets.base import Dataset, RawTable, Split, Task, check_classes, split_units
 from wardround.datasets.patient_groups import groups_of_rows
 from wardround.datasets.preprocessing import (
     Preprocessing,
     PreprocessingParams,
-    agree_on_columns,
     fit_preprocessing,
 )
 from wardround.datasets.schema import Column, Label, Schema
@@ -23,6 +23,7 @@ from wardround.datasets.table import Table
 from wardround.errors import DataError
 
 __all__ = [
+    "adopt",
     "built_in_schema",
     "conformed_dataset",
     "prepare_for_clients",
@@ -139,6 +140,20 @@ def preprocessed(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:
         preprocessing=preprocessing,
         feature_names=preprocessing.feature_names,
     )
+
+
+def adopt(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Dataset:
+    """A table dataset as somebody else's preprocessing has it, `scale: local` by its own training rows."""
+    known = None if dataset.raw is None else dataset.raw.schema
+    same = known is not None and known.hash == preprocessing.schema.hash
+    table = dataset if same else conformed_dataset(dataset, preprocessing.schema, seed)
+    assert table.raw is not None
+    if preprocessing.params.scale == "local":
+        raw, floor = table.raw, preprocessing.params.min_count
+        preprocessing = preprocessing.with_scale_of(
+            describe_table(raw.table, raw.parts[0], table.class_names, floor)
+        )
+    return preprocessed(table, preprocessing)
 
 
 def prepare_for_clients(

@@ -72,6 +72,11 @@ class Client:
         """The BatchNorm coordinates that stay with this client, once it has trained with such a policy."""
         self._poisoned: ClientData | None = None
 
+    def hold(self, dataset: Dataset, data: ClientData, test_rows: np.ndarray) -> None:
+        """Take other samples: the same patients in other columns or scales, or a table that was fixed."""
+        self.dataset, self.data, self.test_rows = dataset, data, test_rows
+        self._poisoned = None
+
     def task(self, work: LocalWork, weights: Tensor, round: int, policy: ClientPolicy) -> ClientTask:
         """What this client has to train in a round."""
         drift = self.dataset.drift

@@ -73,7 +73,7 @@ def _simulated_hospital(context: Context) -> Hospital:
     return _simulated(str(run.get("config", "")), str(run.get("config-text", "")), int(node["partition-id"]))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=64)
 def _from_file(path: str) -> StateFile:
     """The hospital of a file. Its memory lies in its own folder: a server can begin Flower runs as it likes."""
     from wardround.flower.config import load_hospital

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from wardround import aggregators, attacks, datasets, plugins
 from wardround.attacks.base import KnowledgeLevel
 from wardround.datasets import partition
+from wardround.datasets.schema import SchemaOption
 from wardround.errors import ConfigError, WardroundError, did_you_mean
 from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.plugins import Plugin
@@ -48,8 +49,12 @@ MOST_ROUNDS = 10**9
 """Seconds between two tries, however often the quorum was missed before."""
 
 
-class FederationParams(Parameters):
-    """How the server deals with its hospitals."""
+class FederationParams(SchemaOption):
+    """How the server deals with its hospitals.
+
+    `schema`: what the columns of the hospitals' tables mean; None: as the server's own dataset has it, or as the
+    hospitals' statistics agree on it.
+    """
 
     clients: int | None = Field(None, ge=1)
     """Hospitals that are expected; None: as many as `partition` has."""
@@ -65,6 +70,8 @@ class FederationParams(Parameters):
     """Between two looks for replies."""
     sample_cap: float | None = Field(1000.0, ge=1)
     """A hospital that claims more than this multiple of the round's median sample count is left out."""
+    recheck_seconds: float = Field(15.0, ge=0)
+    """How long after a refusal a hospital whose data did not fit is asked again: it may have fixed them."""
     identity: Literal["node", "name"] = "node"
     """Who a hospital is: the node (that is: the key) that announced the name first, or whoever says the name.
     The latter is for simulations, whose nodes have no keys."""
@@ -250,6 +257,7 @@ def federation_from(
     federation = _section(FederationParams, section, f"{where}: federation", base)
     run = load_config(own, where)
     config = FederationConfig(run, federation, "dataset" in own, "partition" in own)
+    federation.given_schema()  # its mistakes are told here, with the schema's own name
     problem = _explained(where, _why_not, config)
     if problem is not None:
         raise ConfigError(f"{where}: {problem}")

@@ -6,7 +6,8 @@ that a hospital keeps running beside its SuperNode (`pack`, `unpack`). Numpy onl
 An order (server → hospital) has a head with `kind` and what the work is, and for training and judging the array
 `weights`. An answer (hospital → server) to
 
-* `hello` has a head: the hospital's name, its number of samples and the shape of its data;
+* `hello` (with the schema of tables, where there is one) has a head: the hospital's name, its number of samples and
+  the shape of its data, statistics of its columns where its policy allows them; or why its data do not fit;
 * `train` has the array `update` (encrypted: `ciphertext`, and for deposits `tag`) and the numbers `num-examples`
   and `loss`. Nothing else;
 * `evaluate` has numbers: the metrics on the hospital's own test samples. Its head may have `groups` (the figures of
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 __all__ = [
-    "CALIBRATION", "CONFIRM", "DELIVER", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "REASONS", "REVEAL",
-    "SAMPLES", "SHARE_KEYS", "SPENT", "TRAIN", "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+    "CALIBRATION", "CONFIRM", "DELIVER", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "MIN_COUNT_KEY",
+    "REASONS", "REVEAL", "SAMPLES", "SCHEMA_KEY", "SHARE_KEYS", "SPENT", "TABLE_KEY", "TRAIN", "UNFIT_KEY",
+    "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
 ]  # fmt: skip
 
 HELLO, TRAIN, EVALUATE, DELIVER = "hello", "train", "evaluate", "deliver"
@@ -51,6 +53,10 @@ MASKING = (SHARE_KEYS, MASK, CONFIRM, REVEAL)
 KEYS, SPENT = "keys", "spent"
 """In a reply to `train` of a masked round: the hospital's public keys; or that its update has been masked already,
 for a sum that was lost."""
+SCHEMA_KEY, MIN_COUNT_KEY = "schema", "min_count"
+"""In a `hello`: what the hospitals' columns mean, and the fewest patients that statistics may speak of."""
+TABLE_KEY, UNFIT_KEY = "table", "unfit"
+"""In a reply to `hello`: label and statistics of the hospital's table; or why its data do not fit the schema."""
 SAMPLES = "num-examples"
 """Flower's own name for a client's number of samples."""
 VALIDATION = "validation-"

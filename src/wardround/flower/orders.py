@@ -14,21 +14,24 @@ from wardround.privacy.order_names import order_name
 from wardround.privacy.params import DpParams
 from wardround.runs.config import RunConfig
 
-__all__ = ["AUDIT", "dp_of", "order_hash", "work_key", "work_section"]
+__all__ = ["AUDIT", "PREPROCESSING", "dp_of", "order_hash", "work_key", "work_section"]
 
 AUDIT = "audit"
 """The key under which an order has the number and hash of the audit log's last line. It is not part of the order's
 hash: a round that is asked again is the same order, though the log has grown."""
 WEIGHTS = "weights"
 """The array of an order that has the model it starts from."""
-WORK = ("model", "training", "seed", "rounds", "dp")
+PREPROCESSING = "preprocessing"
+"""The key under which an order has the schema and scales of tables. So both are part of its hash."""
+WORK = ("model", "training", "seed", "rounds", "dp", PREPROCESSING)
 """The keys of an order that decide the network and how it is trained."""
 
 
 def work_section(run: RunConfig) -> dict[str, Any]:
-    """What every order of a run says of the work."""
+    """What every order of a run says of the work, before the hospitals have agreed on a preprocessing."""
     plain = run.plain()
-    return {**{key: plain[key] for key in WORK if key != "dp"}, "dp": plain["privacy"].get("dp")}
+    keys = [key for key in WORK if key not in ("dp", PREPROCESSING)]
+    return {**{key: plain[key] for key in keys}, "dp": plain["privacy"].get("dp")}
 
 
 def work_key(head: Mapping[str, Any]) -> str:

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround import attacks, datasets
+from wardround import attacks
 from wardround.aggregators.base import ClientPolicy
 from wardround.attacks.campaign import Campaign
-from wardround.datasets import partition
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.client import Client, client_data, train_together
 from wardround.federation.scoring import MIN_GROUP_ROWS
 from wardround.flower.config import FederationConfig, HospitalConfig
+from wardround.flower.hospital.data import HospitalData
+from wardround.flower.hospital.introduction import Unfit, adopt_preprocessing, describe_dataset, introduce
 from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.model_store import ModelStore
@@ -37,12 +38,14 @@ from wardround.flower.messages import (
     MASKING,
     REVEAL,
     SAMPLES,
+    TABLE_KEY,
     TRAIN,
+    UNFIT_KEY,
     Note,
     pack,
     unpack,
 )
-from wardround.flower.orders import AUDIT, dp_of, order_hash
+from wardround.flower.orders import AUDIT, PREPROCESSING, dp_of, order_hash
 from wardround.flower.secure_aggregation.cohort import Limits
 from wardround.flower.secure_aggregation.identity import Identity
 from wardround.privacy.accounting import Release
@@ -53,7 +56,7 @@ from wardround.privacy.masking import MASKED, masking_problem
 from wardround.privacy.order_names import start_of
 from wardround.runs.runner import build_campaign, load_and_partition
 from wardround.threads import one_thread
-from wardround.training.base import ClientData, TrainingParams
+from wardround.training.base import TrainingParams
 from wardround.training.dp_sgd import poisson_steps
 
 __all__ = ["Hospital", "read_memory"]
@@ -75,13 +78,18 @@ class Hospital:
         memory: HospitalMemory | None = None,
         masking: HospitalMasking | None = None,
         models: ModelStore | None = None,
+        data: HospitalData | None = None,
     ) -> None:
         """`memory` has the hospital's policy; None for one that is only played in a simulation: it does what it is
         asked, and its noise follows from the run's seed. `masking` has its part in secure aggregation. `models` takes
-        the finished models; by default they are checked and not stored."""
+        the finished models; by default they are checked and not stored. `data` are the hospital's files; None where it
+        is played, with samples that are ready."""
         self.client, self.engine, self.device, self.memory = client, engine, device, memory
         self.masking = masking or HospitalMasking(client.name, Limits())
         self.models = models or ModelStore(None, client.dataset)
+        self.data = data
+        self._unfit: str | None = None
+        """Why its data did not fit what the server asked for, at last."""
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
         self.keep: Callable[[], None] = lambda: None
@@ -92,20 +100,7 @@ class Hospital:
     @classmethod
     def from_config(cls, config: HospitalConfig, folder: Path | None = None) -> Hospital:
         """The hospital that `hospital.yaml` describes, with its data loaded; its log is written into `folder`."""
-        section = dict(config.dataset)
-        dataset = datasets.create(section.pop("name"), **section).load(config.seed)
-        if config.partition is None:
-            everything = torch.arange(len(dataset.train))
-            data = ClientData(dataset.train.inputs, everything, dataset.train.targets)
-            test_rows = np.arange(len(dataset.test))
-        else:
-            section = dict(config.partition)
-            assignment = partition.create(section.pop("name"), **section).assign(
-                dataset.train, dataset.test, config.seed
-            )
-            assert config.part is not None  # the configuration was checked
-            data = client_data(dataset, assignment)[assignment.clients[config.part]]
-            test_rows = assignment.test[config.part]
+        own = HospitalData(config.dataset, config.seed, config.partition, config.part)
         drill = config.run_attack()
         window = drill.window()
         attack, params = drill.attack_parameters()
@@ -114,14 +109,15 @@ class Hospital:
             attacks.create(attack, **params), byzantine, window.start, window.end, config.seed
         )
         sealer = None if config.steward_key is None else Sealer.from_file(config.steward_key, config.name)
-        client = Client(config.name, dataset, data, test_rows, campaign, sealer=sealer)
+        share = own.share
+        client = Client(config.name, share.dataset, share.data(), share.test_rows, campaign, sealer=sealer)
         identity = None if config.node_key is None else Identity.from_files(config.node_key, config.peer_keys)
         limits = Limits(config.policy.min_cohort, config.policy.max_share)
         masking = HospitalMasking(config.name, limits, identity)
         place = config.models if folder is None or config.models is not None else folder / "models"
-        models = ModelStore(place, dataset, config.root_certificates)
+        models = ModelStore(place, share.dataset, config.root_certificates)
         memory = HospitalMemory(config.policy, folder)
-        return cls(client, config.engine, config.device, memory, masking, models)
+        return cls(client, config.engine, config.device, memory, masking, models, own)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -190,20 +186,48 @@ class Hospital:
         return f"run:{run[:LONGEST_NAME]}" if isinstance(run, str) else "run:"
 
     def _introduce(self, order: Note) -> Note:
-        dataset = self.client.dataset
-        return Note(
-            {
-                "name": self.client.name,
-                "samples": len(self.client.data),
-                "task": dataset.task.value,
-                "class_names": list(dataset.class_names),
-                "input_shape": list(dataset.input_shape),
-                "feature_names": list(dataset.feature_names),
-            }
-        )
+        """Say who this is and whether its data fit; statistics that go along are logged."""
+        name, memory = self.client.name, self.memory
+        if self.data is None:
+            return Note({"name": name, **describe_dataset(self.client.dataset, len(self.client.data))})
+        policy = HospitalPolicy() if memory is None else memory.policy
+        try:
+            reply = Note({"name": name, **introduce(self.data, order.head, policy)})
+            self._unfit = None
+        except Unfit as unfit:
+            self._report_unfit(unfit, HELLO)
+            return Note({"name": name, UNFIT_KEY: unfit.for_server})
+        if memory is not None and "statistics" in reply.head.get(TABLE_KEY, {}):
+            memory.log(HELLO, pack(reply), statistics=sorted(reply.head[TABLE_KEY]["statistics"]["columns"]))
+        return reply
+
+    def _report_unfit(self, unfit: Unfit, kind: str) -> None:
+        """Print and log why the data do not fit, once for each reason."""
+        if str(unfit) != self._unfit:
+            self._unfit = str(unfit)
+            print(
+                f"{self.client.name}: {unfit}; fix the data: the server asks again while it runs", flush=True
+            )
+            if self.memory is not None:
+                self.memory.log(kind, None, refused=str(unfit)[:LONGEST_REASON])
+
+    def _adopt(self, order: Note) -> None:
+        """Bring the hospital's samples into the columns and scales of an order."""
+        values = order.head.get(PREPROCESSING)
+        if values is None or self.data is None:
+            return
+        policy = HospitalPolicy() if self.memory is None else self.memory.policy
+        try:
+            share = adopt_preprocessing(self.data, values, policy)
+        except Unfit as unfit:
+            self._report_unfit(unfit, str(order.head.get("kind")))
+            raise WardroundError(unfit.for_server) from None
+        if share.dataset is not self.client.dataset:
+            self.client.hold(share.dataset, share.data(), share.test_rows)
 
     def _train_once(self, order: Note) -> Note:
         """Train, by the policy; the same order again gets the same reply again."""
+        self._adopt(order)
         memory, client, sealer, asked = self.memory, self.client, self.client.sealer, order_hash(order)
         masked = self._mode(order.head) == MASKED
         if memory is None:
@@ -309,6 +333,7 @@ class Hospital:
 
     def _evaluate(self, order: Note) -> Note:
         """The global model (with this hospital's own BatchNorm, where that stays here) on its own samples."""
+        self._adopt(order)
         client, memory, asked = self.client, self.memory, order_hash(order)
         if memory is not None:
             memory.policy.check_evaluation(order)

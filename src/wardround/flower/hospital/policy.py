@@ -87,6 +87,11 @@ class HospitalPolicy(Parameters):
     report_metrics: bool | None = None
     """Evaluate the models that the server sends? None: only where no differential privacy is demanded, which does not
     cover metrics either. A model is evaluated for one round, as it is trained for one."""
+    report_statistics: bool | None = None
+    """Send counts, means, spreads, quantiles and levels of its columns, before the first round? None: only where no
+    differential privacy is demanded, which does not cover them. Nothing is said of fewer patients than min_reported."""
+    report_values: bool = True
+    """Tell the server the value that does not fit its schema? If not, only the column and what was expected."""
     report_digits: int = Field(4, ge=1, le=17)
     """Significant digits of a loss or metric that is reported: a crafted model could write more into the others."""
     mode: Mode | None = None
@@ -119,6 +124,11 @@ class HospitalPolicy(Parameters):
         """Do metrics of the server's models leave the hospital?"""
         return self.dp is None if self.report_metrics is None else self.report_metrics
 
+    @property
+    def reports_statistics(self) -> bool:
+        """Do statistics of its columns leave the hospital?"""
+        return self.dp is None if self.report_statistics is None else self.report_statistics
+
     def rounded(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Metrics as they may be reported.
 
@@ -142,6 +152,7 @@ class HospitalPolicy(Parameters):
             f"at least {self.min_samples} samples to train, {self.min_reported} to report a metric and "
             f"{self.min_group} to report one of a patient group",
             f"training loss: {self._reported(self.reports_loss)}; metrics: {self._reported(self.reports_metrics)}",
+            f"statistics of columns: {'sent' if self.reports_statistics else 'stay here'}",
             f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
             f"shares of at most {self.max_share:g}",
             f"differential privacy: {floor}",

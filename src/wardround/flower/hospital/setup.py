@@ -57,7 +57,7 @@ class Setups:
     def prepare(self, order: Note) -> Setup:
         """The setup for an order's work; built where the work is new."""
         head, key, dataset = order.head, work_key(order.head), self.client.dataset
-        if self.last is None or key != self.last.key:
+        if self.last is None or key != self.last.key or self.last.evaluator.dataset is not dataset:
             real = self.policy is not None
             if self.policy is not None:
                 self.policy.check_parameters(count_parameters(dataset, head["model"]))

@@ -23,7 +23,7 @@ from wardround.federation.schedule import Schedule, timed
 from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import DELIVER, EVALUATE, TRAIN, Note
-from wardround.flower.orders import AUDIT, order_hash, work_section
+from wardround.flower.orders import AUDIT, PREPROCESSING, order_hash, work_section
 from wardround.flower.secure_aggregation.cohort import Cohort, Limits
 from wardround.flower.server.broker import SHORTEST_SLEEP, WENT_OFFLINE, Failure, Reply
 from wardround.flower.server.evaluations import combine_evaluations
@@ -55,6 +55,9 @@ class FlowerClients:
         self.dataset, self.assignment = dataset, assignment
         self.params, self.broker, self.audit = config.federation, membership.broker, membership.audit
         self.work = work_section(config.run)
+        preprocessing = (membership.roster.shape or {}).get("preprocessing")
+        if preprocessing is not None:  # schema and scales are part of every order, and so of its hash
+            self.work[PREPROCESSING] = preprocessing
         self._nodes: dict[str, int] = {}
 
     def describe(self) -> Description:

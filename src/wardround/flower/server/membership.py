@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
 from wardround.datasets import Dataset
 from wardround.datasets.partition import Assignment
-from wardround.errors import WardroundError
+from wardround.datasets.preprocessing import Preprocessing
+from wardround.datasets.schema import Schema
+from wardround.datasets.tabular import adopt
+from wardround.errors import ConfigError, WardroundError
 from wardround.federation.clients import TooFewReplies
 from wardround.flower.config import FederationConfig
-from wardround.flower.messages import HELLO, Note
+from wardround.flower.messages import HELLO, MIN_COUNT_KEY, SCHEMA_KEY, Note
 from wardround.flower.server.broker import SHORTEST_SLEEP, Broker
-from wardround.flower.server.roster import SHAPE, Roster, identity_of_key
+from wardround.flower.server.roster import SHAPE, Roster, identity_of, identity_of_key
+from wardround.flower.server.table_agreement import agree, shape_of
 from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
@@ -53,12 +57,18 @@ class Membership:
             self.order,
             _registered(config),
         )
-        if dataset is not None:
+        self.schema = _schema_of(config, dataset, assignment)
+        """What the hospitals' tables must fit; None: not known yet, or no tables."""
+        self._ask_again: dict[str, float] = {}
+        """Identity of a hospital whose data did not fit → when it is asked again."""
+        if dataset is not None and (dataset.raw is None or assignment is not None):
             values = (dataset.task.value, dataset.class_names, dataset.input_shape, dataset.feature_names)
             self.roster.shape = {
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in zip(SHAPE, values, strict=True)
             }
+            if dataset.preprocessing is not None:
+                self.roster.shape |= shape_of(dataset.preprocessing)
 
     def _log_unusable(self, event: str, sender: str, round: int, reason: str) -> None:
         client = self.roster.names.get(sender, sender)
@@ -68,21 +78,79 @@ class Membership:
         """Return the connected hospitals (name → node id); ask each new node for its name."""
         nodes = list(self.grid.get_nodes())
         _, unknown = self.roster.split_known(nodes)
-        not_asked = sorted(set(unknown) - self.broker.pending(HELLO))
+        now = self.clock()
+        early = {identity for identity, time in self._ask_again.items() if time > now}
+        not_asked = sorted(set(unknown) - self.broker.pending(HELLO) - early)
         new = {identity: unknown[identity] for identity in not_asked}
-        self.broker.send(Note({"kind": HELLO}), new, 0, self.params.deadline_seconds)
-        for identity, reply in self.broker.introductions().items():
-            self.roster.admit(identity, reply)
+        self.broker.send(self._hello(), new, 0, self.params.deadline_seconds)
+        self._admit_new()
         present, _ = self.roster.split_known(nodes)
         if self.order is not None:
             return {client: present[client] for client in self.order if client in present}
         return dict(sorted(present.items()))
 
+    def _hello(self) -> Note:
+        head = {"kind": HELLO, MIN_COUNT_KEY: self.config.run.preprocessing.min_count}
+        return Note(head if self.schema is None else {**head, SCHEMA_KEY: self.schema.to_dict()})
+
+    def _admit_new(self) -> set[str]:
+        """Admit those who have introduced themselves since the last look; return their identities."""
+        introductions = self.broker.introductions()
+        for identity, reply in introductions.items():
+            self.roster.admit(identity, reply)
+            if identity in self.roster.unfit:
+                self._ask_again[identity] = self.clock() + self.params.recheck_seconds
+        return set(introductions)
+
+    def agree(self) -> None:
+        """Fix what data look like: for tables the schema and the preprocessing, by all hospitals' statistics."""
+        roster = self.roster
+        if roster.shape is not None and "preprocessing" in roster.shape:
+            self._check_schema_is_the_same(roster.shape)
+            return
+        if roster.shape is not None or (not roster.tables and self.schema is None):
+            roster.agree_on_shape()
+            return
+        preprocessing = agree(roster.tables, self.schema, self.config.run.preprocessing, self.audit.append)
+        roster.shape = shape_of(preprocessing)
+        if self.schema is None:  # nobody knew it when the hospitals introduced themselves
+            self.schema = preprocessing.schema
+            self._introduce_again()
+
+    def _check_schema_is_the_same(self, shape: dict[str, Any]) -> None:
+        """A run that is resumed has its schema already."""
+        agreed = Schema.from_dict(shape["schema"])
+        if self.schema is not None and self.schema.hash != agreed.hash:
+            raise ConfigError(
+                "federation.schema is another than this run began with; put the old one back, or begin another run "
+                "(under another name)"
+            )
+        self.schema = agreed
+
+    def _introduce_again(self) -> None:
+        """Ask all hospitals whether their tables fit the schema that was agreed on."""
+        nodes = {identity_of(node): node.node_id for node in self.grid.get_nodes()}
+        known = {identity: node for identity, node in nodes.items() if identity in self.roster.names}
+        self.broker.send(self._hello(), known, 0, self.params.deadline_seconds)
+        waiting, end = set(known), self.clock() + self.params.deadline_seconds
+        while True:
+            waiting -= self._admit_new()
+            if not waiting or self.clock() >= end:
+                return
+            self.sleep(max(self.params.poll_seconds, SHORTEST_SLEEP))
+
+    def prepared(self, dataset: Dataset | None) -> Dataset | None:
+        """The server's own dataset as the hospitals' tables are preprocessed."""
+        shape = self.roster.shape or {}
+        if dataset is None or self.order is not None or shape.get("preprocessing") is None:
+            return dataset
+        return adopt(dataset, Preprocessing.from_dict(shape["preprocessing"]), self.config.run.seed)
+
     def wait_for(self, count: int) -> dict[str, int]:
         """Wait until `count` hospitals are connected, but no longer than the deadline; return who is."""
         end = self.clock() + self.params.deadline_seconds
         while len(present := self.refresh()) < count and self.clock() < end:
-            if len(present) + len(self.roster.refused) >= self.config.clients:
+            if len(present) + len(self.roster.refused) + len(self.roster.unfit) >= self.config.clients:
                 break  # everyone expected has come, even if some were refused
             self.sleep(max(self.params.poll_seconds, SHORTEST_SLEEP))
         return present
@@ -98,8 +166,10 @@ class Membership:
                     f"{len(present)} of {self.config.clients} hospitals have joined, {needed} are needed"
                 )
 
+        if (self.roster.shape or {}).get("schema") is not None:
+            self.agree()  # a run that is resumed: whoever introduces itself is told the schema
         self.retry_until_quorum(attempt, 1)
-        self.roster.agree_on_shape()
+        self.agree()
 
     def retry_until_quorum(self, attempt: Callable[[], Result], round: int) -> Result:
         """Return what `attempt` returns; repeat it while it raises `TooFewReplies` and retries are left."""
@@ -146,3 +216,13 @@ def _registered(config: FederationConfig) -> dict[str, str] | None:
         identity_of_key(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)): name
         for name, key in public_keys(folder).items()
     }
+
+
+def _schema_of(
+    config: FederationConfig, dataset: Dataset | None, assignment: Assignment | None
+) -> Schema | None:
+    """The schema that hospitals must fit: what `fed.yaml` gives, or what the server's own table has."""
+    given = config.federation.given_schema()
+    if given is not None or assignment is not None:
+        return given
+    return None if dataset is None or dataset.raw is None else dataset.raw.schema

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from wardround.flower.messages import TABLE_KEY, UNFIT_KEY
 from wardround.flower.server.broker import Failure, Reply
 
 __all__ = ["SHAPE", "Node", "Roster", "identity_of", "identity_of_key"]
 
 SHAPE = ("task", "class_names", "input_shape", "feature_names")
 """What all hospitals' data must have in common."""
+LONGEST_REASON = 500
 
 
 class Node(Protocol):
@@ -70,8 +72,12 @@ class Roster:
         """Identity → the name that has moved away from it, and does not move back: its key may have been stolen."""
         self.refused: dict[str, str] = {}
         """Identity → why it may not take part."""
+        self.unfit: dict[str, str] = {}
+        """Identity → why its data did not fit; not for good: they may be fixed."""
+        self.tables: dict[str, dict[str, Any]] = {}
+        """Name → label and statistics that the hospital sent of its table."""
         self.shape: dict[str, Any] | None = None
-        """What the data must look like; None: not known yet."""
+        """What the data must look like; None: not known yet. Of tables also their `schema` and `preprocessing`."""
 
     def split_known(self, nodes: Iterable[Node]) -> tuple[dict[str, int], dict[str, int]]:
         """Split the connected nodes into known hospitals and unknown nodes; leave out refused ones.
@@ -96,6 +102,10 @@ class Roster:
             self.log_event("not-introduced", node=identity, reason=reply.reason)
             return
         problem = self._problem(identity, reply.head)
+        if problem is None and UNFIT_KEY in reply.head:
+            self._set_unfit(identity, reply.head["name"], str(reply.head[UNFIT_KEY])[:LONGEST_REASON])
+            return
+        self.unfit.pop(identity, None)
         if problem is not None:
             self.refused[identity] = problem
             client = str(reply.head.get("name"))[:80]
@@ -104,18 +114,36 @@ class Roster:
         name = reply.head["name"]
         for other in [other for other, taken in self.names.items() if taken == name and other != identity]:
             self.replaced[other] = self.names.pop(other)
+        is_new = self.names.get(identity) != name
         self.names[identity] = name
         samples = int(reply.head["samples"])
-        self.descriptions[name] = {"samples": samples, **{key: reply.head[key] for key in SHAPE}}
-        self.log_event("joined", client=name, node=identity, samples=samples)
+        self.descriptions[name] = {
+            "samples": samples,
+            **{key: reply.head[key] for key in SHAPE if key in reply.head},
+        }
+        if isinstance(table := reply.head.get(TABLE_KEY), dict):
+            self.tables[name] = table
+        if is_new:  # or it was only asked again, with a schema
+            self.log_event("joined", client=name, node=identity, samples=samples)
+
+    def _set_unfit(self, identity: str, name: str, reason: str) -> None:
+        """Leave a hospital out until its data fit; logged once for each reason."""
+        if self.names.pop(identity, None) is not None:
+            self.descriptions.pop(name, None)
+            self.tables.pop(name, None)
+        if self.unfit.get(identity) != reason:
+            self.log_event("refused", node=identity, client=name, reason=reason)
+        self.unfit[identity] = reason
 
     def _problem(self, identity: str, head: Mapping[str, Any]) -> str | None:
         name, samples = head.get("name"), head.get("samples")
+        if UNFIT_KEY in head:
+            samples = 1  # it has not said, and need not
         if not isinstance(name, str) or not 0 < len(name) <= 80 or not name.isprintable():
             return "it said no name"
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             return f"it says it has {samples!r} samples"
-        if any(key not in head for key in SHAPE):
+        if any(key not in head for key in SHAPE) and not {TABLE_KEY, UNFIT_KEY} & set(head):
             return "it did not say what its data look like"
         if self.registered is not None and self.registered.get(identity) != name:
             own = self.registered.get(identity)
@@ -131,7 +159,7 @@ class Roster:
             return f"the name '{name}' is another node's; federation.rebind lets it move to this one"
         if self.shape is not None:
             for key in SHAPE:
-                if self.shape.get(key) and head[key] != self.shape[key]:
+                if self.shape.get(key) and key in head and head[key] != self.shape[key]:
                     return f"its data have other {key.replace('_', ' ')} than the federation's"
         return None
 
@@ -140,7 +168,8 @@ class Roster:
         if self.shape is not None or not self.descriptions:
             return
         keys = {
-            name: repr([description[key] for key in SHAPE]) for name, description in self.descriptions.items()
+            name: repr([description.get(key) for key in SHAPE])
+            for name, description in self.descriptions.items()
         }
         most = Counter(keys[name] for name in sorted(keys)).most_common(1)[0][0]
         example = next(self.descriptions[name] for name in keys if keys[name] == most)

@@ -13,8 +13,9 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from wardround import aggregators
+from wardround import aggregators, datasets
 from wardround.datasets import Dataset
+from wardround.datasets.csv_table import CsvTable
 from wardround.datasets.partition import Assignment
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.loop import Federation
@@ -71,7 +72,7 @@ def run_federation(
         if config.has_partition:
             dataset, assignment = load_and_partition(config.run)
         elif config.has_dataset:
-            dataset = load_dataset(config.run)
+            dataset = _server_dataset(config)
         with folder.locked(private=True):
             membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
             if is_finished:
@@ -79,6 +80,15 @@ def run_federation(
             else:
                 _resume(config, folder, membership, dataset, assignment, listen)
     return folder
+
+
+def _server_dataset(config: FederationConfig) -> Dataset:
+    """The server's own samples; a table in the columns of the federation's schema, where there is one."""
+    schema = config.federation.given_schema()
+    name, params = config.run.section("dataset")
+    if schema is None or datasets.registry.get(name) is not CsvTable:
+        return load_dataset(config.run)
+    return datasets.create(name, **params).load_as(schema, config.run.seed)
 
 
 def _resume(
@@ -105,7 +115,7 @@ def _resume(
         if checkpoint is not None:
             membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
         membership.wait_for_start(resumed=checkpoint is not None)
-        federation = build_federation(config, membership, dataset, assignment)
+        federation = build_federation(config, membership, membership.prepared(dataset), assignment)
         if checkpoint is not None:
             federation.load_state_dict(checkpoint["federation"])
         folder.write_config({**config.plain(), RECORD: record(federation, "flower", config.per_round)})
