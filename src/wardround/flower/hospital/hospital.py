@@ -24,7 +24,7 @@ from wardround.federation.client import Client, client_data, train_together
 from wardround.federation.scoring import MIN_GROUP_ROWS
 from wardround.flower.config import FederationConfig, HospitalConfig
 from wardround.flower.hospital.data import HospitalData
-from wardround.flower.hospital.introduction import Unfit, adopt_preprocessing, describe_dataset, introduce
+from wardround.flower.hospital.introduction import Introducer
 from wardround.flower.hospital.masking import HospitalMasking
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.model_store import ModelStore
@@ -38,14 +38,12 @@ from wardround.flower.messages import (
     MASKING,
     REVEAL,
     SAMPLES,
-    TABLE_KEY,
     TRAIN,
-    UNFIT_KEY,
     Note,
     pack,
     unpack,
 )
-from wardround.flower.orders import AUDIT, PREPROCESSING, dp_of, order_hash
+from wardround.flower.orders import AUDIT, dp_of, order_hash
 from wardround.flower.secure_aggregation.cohort import Limits
 from wardround.flower.secure_aggregation.identity import Identity
 from wardround.privacy.accounting import Release
@@ -87,9 +85,7 @@ class Hospital:
         self.client, self.engine, self.device, self.memory = client, engine, device, memory
         self.masking = masking or HospitalMasking(client.name, Limits())
         self.models = models or ModelStore(None, client.dataset)
-        self.data = data
-        self._unfit: str | None = None
-        """Why its data did not fit what the server asked for, at last."""
+        self.introducer = Introducer(client, data, memory)
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
         self.keep: Callable[[], None] = lambda: None
@@ -146,7 +142,7 @@ class Hospital:
     def reply(self, order: Note) -> Note:
         """Do what an order asks, if the hospital's policy allows it."""
         work = {
-            HELLO: self._introduce,
+            HELLO: self.introducer.reply,
             TRAIN: self._train_once,
             EVALUATE: self._evaluate,
             DELIVER: self._keep_model,
@@ -185,45 +181,12 @@ class Hospital:
         run = head.get("run")
         return f"run:{run[:LONGEST_NAME]}" if isinstance(run, str) else "run:"
 
-    def _introduce(self, order: Note) -> Note:
-        """Say who this is and whether its data fit; statistics that go along are logged."""
-        name, memory = self.client.name, self.memory
-        if self.data is None:
-            return Note({"name": name, **describe_dataset(self.client.dataset, len(self.client.data))})
-        policy = HospitalPolicy() if memory is None else memory.policy
-        try:
-            reply = Note({"name": name, **introduce(self.data, order.head, policy)})
-            self._unfit = None
-        except Unfit as unfit:
-            self._report_unfit(unfit, HELLO)
-            return Note({"name": name, UNFIT_KEY: unfit.for_server})
-        if memory is not None and "statistics" in reply.head.get(TABLE_KEY, {}):
-            memory.log(HELLO, pack(reply), statistics=sorted(reply.head[TABLE_KEY]["statistics"]["columns"]))
-        return reply
-
-    def _report_unfit(self, unfit: Unfit, kind: str) -> None:
-        """Print and log why the data do not fit, once for each reason."""
-        if str(unfit) != self._unfit:
-            self._unfit = str(unfit)
-            print(
-                f"{self.client.name}: {unfit}; fix the data: the server asks again while it runs", flush=True
-            )
-            if self.memory is not None:
-                self.memory.log(kind, None, refused=str(unfit)[:LONGEST_REASON])
-
     def _adopt(self, order: Note) -> None:
         """Bring the hospital's samples into the columns and scales of an order."""
-        values = order.head.get(PREPROCESSING)
-        if values is None or self.data is None:
-            return
-        policy = HospitalPolicy() if self.memory is None else self.memory.policy
-        try:
-            share = adopt_preprocessing(self.data, values, policy)
-        except Unfit as unfit:
-            self._report_unfit(unfit, str(order.head.get("kind")))
-            raise WardroundError(unfit.for_server) from None
-        if share.dataset is not self.client.dataset:
+        share = self.introducer.adopt(order)
+        if share is not None and share.dataset is not self.client.dataset:
             self.client.hold(share.dataset, share.data(), share.test_rows)
+            self.models.dataset = share.dataset
 
     def _train_once(self, order: Note) -> Note:
         """Train, by the policy; the same order again gets the same reply again."""
@@ -355,6 +318,7 @@ class Hospital:
 
     def _keep_model(self, order: Note) -> Note:
         """Check the finished model that the server brings, and store it."""
+        self._adopt(order)
         memory, round = self.memory, order.head.get("round")
         if memory is None:
             stored = self.models.keep(order, None, HospitalPolicy())

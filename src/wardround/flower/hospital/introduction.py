@@ -14,13 +14,17 @@ from wardround.datasets.schema import Schema
 from wardround.datasets.schema_check import SchemaMismatch
 from wardround.datasets.statistics import MIN_COUNT
 from wardround.errors import ConfigError, DataError, WardroundError
+from wardround.federation.client import Client
 from wardround.flower.hospital.data import HospitalData, Share
+from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.policy import HospitalPolicy
-from wardround.flower.messages import MIN_COUNT_KEY, SCHEMA_KEY, TABLE_KEY
+from wardround.flower.messages import HELLO, MIN_COUNT_KEY, SCHEMA_KEY, TABLE_KEY, UNFIT_KEY, Note, pack
+from wardround.flower.orders import PREPROCESSING
 
-__all__ = ["Unfit", "adopt_preprocessing", "describe_dataset", "introduce"]
+__all__ = ["Introducer", "Unfit", "adopt_preprocessing", "describe_dataset", "introduce"]
 
 LARGEST_FLOOR = 10**6
+LONGEST_REASON = 500
 
 
 class Unfit(WardroundError):
@@ -32,6 +36,53 @@ class Unfit(WardroundError):
     def __init__(self, message: str, for_server: str) -> None:
         super().__init__(message)
         self.for_server = for_server
+
+
+class Introducer:
+    """Says who a hospital is and what its data look like, and reads the data as the federation has agreed on."""
+
+    def __init__(self, client: Client, data: HospitalData | None, memory: HospitalMemory | None) -> None:
+        """`data`: the hospital's files; None where it is played, with samples that are ready."""
+        self.client, self.data, self.memory = client, data, memory
+        self.policy = HospitalPolicy() if memory is None else memory.policy
+        self._unfit: str | None = None
+        """Why its data did not fit what the server asked for, at last."""
+
+    def reply(self, order: Note) -> Note:
+        """The answer to `hello`; statistics that go along are logged."""
+        name = self.client.name
+        if self.data is None:
+            return Note({"name": name, **describe_dataset(self.client.dataset, len(self.client.data))})
+        try:
+            reply = Note({"name": name, **introduce(self.data, order.head, self.policy)})
+            self._unfit = None
+        except Unfit as unfit:
+            self._report(unfit, HELLO)
+            return Note({"name": name, UNFIT_KEY: unfit.for_server})
+        if self.memory is not None and "statistics" in reply.head.get(TABLE_KEY, {}):
+            columns = sorted(reply.head[TABLE_KEY]["statistics"]["columns"])
+            self.memory.log(HELLO, pack(reply), statistics=columns)
+        return reply
+
+    def adopt(self, order: Note) -> Share | None:
+        """The hospital's samples in the columns and scales of an order; None where the order has none."""
+        values = order.head.get(PREPROCESSING)
+        if values is None or self.data is None:
+            return None
+        try:
+            return adopt_preprocessing(self.data, values, self.policy)
+        except Unfit as unfit:
+            self._report(unfit, str(order.head.get("kind")))
+            raise WardroundError(unfit.for_server) from None
+
+    def _report(self, unfit: Unfit, kind: str) -> None:
+        """Print and log why the data do not fit, once for each reason."""
+        if str(unfit) == self._unfit:
+            return
+        self._unfit = str(unfit)
+        print(f"{self.client.name}: {unfit}; fix the data: the server asks again while it runs", flush=True)
+        if self.memory is not None:
+            self.memory.log(kind, None, refused=str(unfit)[:LONGEST_REASON])
 
 
 def describe_dataset(dataset: Dataset, samples: int) -> dict[str, Any]:

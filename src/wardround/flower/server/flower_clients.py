@@ -187,6 +187,8 @@ class FlowerClients:
         """Send the model to those who are connected, and to the others as they come back, for a while."""
         files = {name: np.frombuffer(content, dtype=np.uint8) for name, content in model.files.items()}
         head = {"kind": DELIVER, "run": self.config.run.run_name, "round": model.round}
+        if PREPROCESSING in self.work:  # a hospital that was started anew reads its table by it
+            head[PREPROCESSING] = self.work[PREPROCESSING]
         waiting, failed = dict.fromkeys(to, "it is not connected"), dict[str, str]()
         end = self.membership.clock() + self.params.delivery_seconds
         while True:
