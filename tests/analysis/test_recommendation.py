@@ -44,7 +44,7 @@ def test_the_rule_with_the_best_worst_case_is_recommended_with_cost_and_saving()
     assert answer.cost.difference == pytest.approx(0.02, abs=1e-3)
     assert answer.saving.difference == pytest.approx(0.31, abs=1e-3)
     assert "Without an attack it costs 0.020: AUROC 0.830, plain averaging (fedavg) has 0.850" in answer.text
-    assert "Under sign-flip, the worst of 2 attacks for fedavg, it keeps 0.810" in answer.text
+    assert "Under the worst of 2 attacks for fedavg (sign-flip) it keeps 0.810" in answer.text
     assert "Of 6 seeds, all have it ahead under that attack (rank test: p = 0.031)." in answer.text
     assert [standing.method for standing in answer.standings] == ["median", "krum", "fedavg"]
 

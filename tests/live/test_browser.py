@@ -192,6 +192,34 @@ def test_runs_side_by_side(watch, open_page, growing, tmp_path):
     wait_for(page, "document.querySelectorAll('#curves path').length === 1")
 
 
+@pytest.mark.parametrize("width", [1300, 420])
+def test_seeds_stand_below_one_name_and_curves_do_not_repeat_it(watch, open_page, growing, tmp_path, width):
+    for seed in range(3):
+        growing(f"caac-{seed}", rounds=30, seed=seed).add(12)
+        growing(f"krum-{seed}", rounds=30, seed=seed, aggregator={"name": "krum"}).add(12).finish()
+    page = open_page(watch(tmp_path), viewport={"width": width, "height": 900})
+    wait_for(page, "document.querySelectorAll('#runs tr.below').length === 6")
+    names = "[...document.querySelectorAll('#runs tr.group .link')].map((name) => name.textContent)"
+    assert page.evaluate(names) == ["caac · sign-flip 25 % · 3 seeds", "krum · sign-flip 25 % · 3 seeds"]
+    shown = (
+        "[...document.querySelectorAll('#runs tr.below:not([hidden]) .link')].map((name) => name.textContent)"
+    )
+    assert page.evaluate(shown) == ["seed 0", "seed 1", "seed 2"], (
+        "only the experiment of the selected run is open"
+    )
+    folded = page.locator("#runs tr.group .link[aria-expanded=false]")
+    folded.click()
+    wait_for(page, f"{shown}.length === 6")
+    # One curve per experiment, all with the same seed, which the title names.
+    wait_for(page, "document.querySelectorAll('#curves path').length === 2")
+    assert re.fullmatch(r"Curves, seed \d", text(page, "#curves-title"))
+    legend = page.evaluate("[...document.querySelectorAll('#legend li')].map((line) => line.textContent)")
+    assert sorted(line.split(":")[0] for line in legend) == ["caac · sign-flip 25 %", "krum · sign-flip 25 %"]
+    cut = "[...document.querySelectorAll('#runs tr:not([hidden]) td')].filter((c) => c.getBoundingClientRect().right > innerWidth)"
+    assert page.evaluate(f"{cut}.length") == 0, "times and numbers are on the screen"
+    assert violations(page) == []
+
+
 def test_a_run_that_starts_again_is_drawn_anew(watch, open_page, growing, tmp_path):
     run = growing(rounds=30).add(12)
     page = open_page(watch(tmp_path))

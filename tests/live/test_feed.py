@@ -74,6 +74,20 @@ def test_labels_say_what_tells_runs_apart(read, tmp_path, growing):
     }
 
 
+def test_seeds_of_one_experiment_have_one_name(read, tmp_path, growing):
+    for seed in range(3):
+        growing(f"caac-{seed}", seed=seed)
+    growing("krum", aggregator={"name": "krum"}, seed=1)
+    runs = read(Feed([tmp_path])).runs.values()
+    assert sorted((run.group, run.describe()["seed"]) for run in runs) == [
+        ("caac · sign-flip 25 %", 0),
+        ("caac · sign-flip 25 %", 1),
+        ("caac · sign-flip 25 %", 2),
+        ("krum · sign-flip 25 %", 1),
+    ]
+    assert all(run.describe()["group"] == run.group for run in runs)
+
+
 def test_watching_writes_nothing(only, tmp_path, growing):
     run = growing().add(2)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}

@@ -313,12 +313,16 @@ class _Facts:
         assert attack is not None  # there are attacks
         assert test is not None
         assert best.worst_attack is not None
-        many = f", the worst of {len(self.attacks)} attacks for {other.method}," * (len(self.attacks) > 1)
+        which = (
+            f"the worst of {len(self.attacks)} attacks for {other.method}"
+            if len(self.attacks) > 1
+            else "attack"
+        )
         saves = f"it saves {difference(test.difference)}"
         if test.difference <= 0:
             saves = f"it loses {difference(-test.difference)} more"
         sentences = [
-            f"Under {attack}{many} it keeps {best.mean(attack):.3f} where {other.method} keeps "
+            f"Under {which} ({attack}) it keeps {best.mean(attack):.3f} where {other.method} keeps "
             f"{other.mean(attack):.3f}: {saves}{_interval(test)}."
         ]
         if best.worst_attack != attack:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from wardround.analysis.rendering import difference
 from wardround.analysis.tables import Comparison
 from wardround.progress import Advance, progress
 
@@ -29,7 +30,7 @@ def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
             line.method,
             line.attack,
             _number(line.auroc) + (f" ± {line.auroc_sd:.3f}" if line.auroc_sd is not None else ""),
-            _number(line.loss_of_auroc),
+            "–" if line.loss_of_auroc is None else difference(line.loss_of_auroc),
             _percent(line.tpr) + (mark if line.tpr is not None else ""),
             _percent(line.fpr) + (mark if line.fpr is not None else ""),
             end_section=number + 1 < len(lines) and lines[number + 1].attack != line.attack,

@@ -119,5 +119,13 @@ def _plain(value: Any) -> bool:
 
 
 def _some(clients: Sequence[str]) -> str:
-    named = ", ".join(map(str, clients[:NAMED]))
+    """The first few names, what they have in common only once.
+
+    >>> _some(["hospital-03", "hospital-07", "hospital-11"]), _some(["north", "nowhere"]), _some(["a-1"])
+    ('hospital-03, 07, 11', 'north, nowhere', 'a-1')
+    """
+    names = list(map(str, clients[:NAMED]))
+    stem = names[0].rstrip("0123456789")
+    numbered = len(names) > 1 and stem and all(n.startswith(stem) and n[len(stem) :].isdigit() for n in names)
+    named = ", ".join([names[0], *(n.removeprefix(stem) for n in names[1:])] if numbered else names)
     return named + (f" and {len(clients) - NAMED} more" if len(clients) > NAMED else "")

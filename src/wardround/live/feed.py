@@ -127,7 +127,8 @@ class Feed:
             for run, config in flat.items()
         }
         for run in self.runs.values():
-            run.label = _label(flat[run.id], differing[run.id], run.federation) or run.name
+            run.group = _group(flat[run.id], differing[run.id], run.federation) or run.name
+            run.label = f"{run.group} · seed {run.config.get('seed')}" if flat[run.id] else run.name
             self._describe(run)
         self._labelled = {run.id: run.config for run in self.runs.values()}
 
@@ -170,7 +171,8 @@ def _compared_with(config: dict[str, Any], key: str) -> Any:
     return config.get(f"{section}.name") if parameter and parameter != "name" else None
 
 
-def _label(values: dict[str, Any], differing: Sequence[str], federation: bool) -> str:
+def _group(values: dict[str, Any], differing: Sequence[str], federation: bool) -> str:
+    """What the seeds of one experiment have in common: rule, attack, and parameters in which runs differ."""
     if not values:
         return ""
     before = [str(step.get("name")) for step in values.get("aggregator.pre", ())]
@@ -182,5 +184,4 @@ def _label(values: dict[str, Any], differing: Sequence[str], federation: bool) -
     elif not federation:  # where nobody knows who attacks
         parts.append("clean")
     parts += [f"{key.split('.')[-1]} {values[key]}" for key in differing if values.get(key) is not None]
-    parts.append(f"seed {values.get('seed')}")
     return " · ".join(part for part in parts if part)

@@ -65,6 +65,8 @@ class RunFeed:
         self.path, self.name = path, name
         self.id = hashlib.sha256(str(path).encode()).hexdigest()[:12]
         self.label = name
+        self.group = name
+        """The label without the seed: seeds of one experiment share it."""
         self.config: dict[str, Any] = {}
         self.detailed = False
         """Whether the clients' lines are read, too: not for the hundreds of runs that nobody looks at."""
@@ -313,6 +315,8 @@ class RunFeed:
             "id": self.id,
             "name": self.name,
             "label": self.label,
+            "group": self.group,
+            "seed": self.config.get("seed"),
             "rule": _rule_name(self.config),
             "attack": section.get("name", "none"),
             "onset": section.get("start") if attack.get("byzantine") else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from wardround.analysis.rendering import Table
+from wardround.analysis.rendering import Table, difference
 from wardround.analysis.tables import Comparison
 
 __all__ = ["comparison_table", "table"]
@@ -81,7 +81,8 @@ def _row(line: Comparison, private: bool) -> str:
     mark = "*" if line.verdict == "weights" else ""
     return (
         f'<tr><td class="word">{html.escape(line.method)}</td>'
-        + "".join(map(_number, (line.auroc, line.auroc_sd, line.loss_of_auroc)))
+        + "".join(map(_number, (line.auroc, line.auroc_sd)))
+        + _difference(line.loss_of_auroc)
         + "".join(_percent(rate, mark) for rate in (line.tpr, line.fpr))
         + f"<td>{line.seeds}{unfinished}</td>"
         + (_number(line.epsilon) if private else "")
@@ -107,6 +108,10 @@ def _text(cell: str | float | int | None) -> str:
 
 def _number(value: float | None) -> str:
     return "<td></td>" if value is None else f'<td data-value="{value}">{value:.3f}</td>'
+
+
+def _difference(value: float | None) -> str:
+    return "<td></td>" if value is None else f'<td data-value="{value}">{difference(value)}</td>'
 
 
 def _percent(value: float | None, mark: str) -> str:

@@ -4,7 +4,7 @@ import { Curves, PALETTE } from "./curves.js";
 import { $, attribute, element, say } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Stream } from "./stream.js";
-import { ClientTable, EventList, RunTable, stateOf, timeLeft } from "./tables.js";
+import { ClientTable, EventList, grouped, RunTable, stateOf, timeLeft } from "./tables.js";
 import { clock, digits, duration, fixed, metricName, NONE } from "./words.js";
 
 const MOST_CURVES = PALETTE.length, FIRST = ["auroc", "accuracy", "loss"];
@@ -18,7 +18,7 @@ const stream = new Stream(note, (state) => {
 });
 const curves = new Curves($("curves")), heat = new HeatMap(), events = new EventList(), actions = new Actions();
 const runTable = new RunTable(choose, compare), clientTable = new ClientTable((action, client) => actions.ask(selected, action, client));
-clientTable.redraw = heat.redraw = () => { dirty = true; };
+clientTable.redraw = heat.redraw = runTable.redraw = () => { dirty = true; };
 
 function note(kind) {
   dirty = true;
@@ -29,8 +29,18 @@ function note(kind) {
 function selectRuns() {
   const runs = [...stream.runs.values()];
   if (!stream.runs.has(selected)) selected = runs.filter((run) => run.status === "running").concat(runs).sort((a, b) => (b.status === "running") - (a.status === "running") || (b.written ?? 0) - (a.written ?? 0))[0]?.id ?? null;
-  if (untouched) compared = new Set(runs.slice(0, MOST_CURVES).map((run) => run.id));
+  if (untouched) compared = alike();
   show();
+}
+
+// Without a choice of the reader: every experiment once, with the seed of the selected run; else its other seeds.
+function alike() {
+  const own = stream.runs.get(selected);
+  if (!own) return new Set();
+  const groups = grouped(stream.runs.values());
+  const same = [...groups.values()].map((members) => members.find((run) => run.seed === own.seed)).filter(Boolean);
+  const shown = same.length > 1 ? same : groups.get(own.group);
+  return new Set(shown.slice(0, MOST_CURVES).map((run) => run.id));
 }
 
 function show() {
@@ -43,7 +53,7 @@ function show() {
   dirty = true;
 }
 
-function choose(id) { selected = id; measure = ""; show(); }
+function choose(id) { selected = id; measure = ""; if (untouched) compared = alike(); show(); }
 function compare(id, wanted) {
   untouched = false;
   if (wanted) compared.add(id); else compared.delete(id);
@@ -124,8 +134,13 @@ function drawCurves(info) {
   const order = [...stream.runs.keys()];
   const used = ids.map((id) => ({ id, slot: order.indexOf(id) % MOST_CURVES })), taken = new Set();
   for (const one of used) { while (taken.has(one.slot)) one.slot = (one.slot + 1) % MOST_CURVES; taken.add(one.slot); }
+  // What all curves have in common stands in the title, not in every name.
+  const infos = ids.map((id) => stream.runs.get(id)), several = infos.length > 1;
+  const oneSeed = several && infos.every((run) => run.seed === info.seed), oneGroup = several && infos.every((run) => run.group === info.group);
+  const nameOf = (run) => (oneGroup && oneSeed ? run.name : oneSeed ? run.group : oneGroup ? `seed ${run.seed}` : run.label);
+  say("curves-title", oneGroup ? `Curves of ${info.group}` : oneSeed ? `Curves, seed ${info.seed}` : "Curves");
   const drawn = used.map(({ id, slot }) => ({
-    id, name: stream.runs.get(id).label, colour: PALETTE[slot], chosen: id === selected,
+    id, name: nameOf(stream.runs.get(id)), colour: PALETTE[slot], chosen: id === selected,
     points: stream.data.get(id).rounds.filter((r) => metric !== null && r.metrics[metric] !== undefined).map((r) => [r.round, r.metrics[metric]]),
   }));
   curves.draw(drawn, metric ?? "auroc", info.rounds, info.onset ?? 0);

@@ -15,41 +15,104 @@ export function timeLeft(info, now) {
   return Math.max(0, (info.rounds - info.round) * info.seconds_per_round - Math.max(0, now - info.written));
 }
 
+// Experiments by name, each with its runs by seed.
+export function grouped(runs) {
+  const order = (a, b) => String(a).localeCompare(String(b), "en", { numeric: true });
+  const groups = new Map();
+  for (const run of [...runs].sort((a, b) => order(a.group, b.group) || order(a.seed, b.seed) || order(a.name, b.name))) {
+    if (!groups.has(run.group)) groups.set(run.group, []);
+    groups.get(run.group).push(run);
+  }
+  return groups;
+}
+
 export class RunTable {
   constructor(choose, compare) {
     this.body = document.querySelector("#runs tbody");
     this.choose = choose;
     this.compare = compare;
     this.rows = new Map();
+    this.open = new Map();     // experiment → unfolded, where the reader has decided
   }
 
+  // Seeds of one experiment stand below its name, which is a row of its own and folds them away.
   draw(runs, selected, compared, metric, now) {
     say("runs-metric", metricName(metric));
-    say("overview-count", `${runs.length}`);
-    for (const [id, row] of this.rows) if (!runs.some((run) => run.id === id)) { row.remove(); this.rows.delete(id); }
-    for (const run of runs) {
-      let row = this.rows.get(run.id);
-      if (!row) {
-        row = this.line(run);
-        this.rows.set(run.id, row);
-        this.body.append(row);
+    const groups = grouped(runs), present = new Set();
+    say("overview-count", groups.size < runs.length ? `${runs.length}, ${groups.size} experiments` : `${runs.length}`);
+    attribute(this.body.closest("table"), "data-epsilon", runs.some((run) => run.epsilon !== null) ? "yes" : null);
+    const lines = [];
+    for (const [name, members] of groups) {
+      const open = members.length === 1 || (this.open.get(name) ?? members.some((run) => run.id === selected));
+      if (members.length > 1) {
+        present.add(`group ${name}`);
+        lines.push(this.heading(name, members, open, metric, now));
       }
-      const [curve, name, state, round, left, quality, epsilon] = row.cells, box = curve.firstChild;
-      row.className = run.id === selected ? "chosen" : "";
-      box.checked = run.id === selected || compared.has(run.id);
-      box.disabled = run.id === selected;
-      attribute(box, "aria-label", `show the curve of ${run.label}`);
-      say(name.firstChild, run.label);
-      attribute(name.firstChild, "aria-current", run.id === selected ? "true" : null);
-      attribute(name.firstChild, "title", run.name);
-      attribute(state.firstChild, "data-state", stateOf(run, now));
-      say(state.firstChild, stateOf(run, now));
-      say(round, `${run.round} / ${run.rounds ?? "?"}`);
-      const seconds = timeLeft(run, now);
-      say(left, seconds === null ? NONE : duration(seconds));
-      say(quality, fixed(run.metrics[metric], 3));
-      say(epsilon, run.epsilon === null ? NONE : digits(run.epsilon));
+      for (const run of members) {
+        present.add(run.id);
+        const row = this.fill(run, members.length > 1, selected, compared, metric, now);
+        row.hidden = !open;
+        lines.push(row);
+      }
     }
+    for (const [key, row] of this.rows) if (!present.has(key)) { row.remove(); this.rows.delete(key); }
+    lines.forEach((line, i) => { if (this.body.rows[i] !== line) this.body.insertBefore(line, this.body.rows[i] ?? null); });
+  }
+
+  heading(name, members, open, metric, now) {
+    const key = `group ${name}`;
+    let row = this.rows.get(key);
+    if (!row) {
+      const cell = () => element("td", {});
+      row = element("tr", { class: "group" }, element("td", { class: "narrow" }),
+        element("td", { class: "word" }, element("button", { type: "button", class: "link", onclick: () => { this.open.set(name, row.dataset.open !== "yes"); this.redraw?.(); } })),
+        element("td", { class: "word" }, element("span", { class: "state" })), cell(), cell(), cell(), cell());
+      this.rows.set(key, row);
+    }
+    const [, title, state, round, left, quality, epsilon] = row.cells, button = title.firstChild;
+    row.dataset.open = open ? "yes" : "no";
+    attribute(button, "aria-expanded", open ? "true" : "false");
+    say(button, `${name} · ${members.length} seeds`);
+    const counts = new Map();
+    for (const run of members) counts.set(stateOf(run, now), (counts.get(stateOf(run, now)) ?? 0) + 1);
+    const states = [...counts.keys()];
+    attribute(state.firstChild, "data-state", states.length === 1 ? states[0] : states.find((one) => one !== "finished"));
+    say(state.firstChild, states.length === 1 ? states[0] : states.map((one) => `${counts.get(one)} ${one}`).join(", "));
+    const sum = (values) => values.reduce((a, b) => a + b, 0);
+    const all = members.every((run) => run.rounds) ? sum(members.map((run) => run.rounds)) : "?";
+    say(round, `${sum(members.map((run) => run.round))} / ${all}`);
+    const waits = members.map((run) => timeLeft(run, now)).filter((seconds) => seconds !== null);
+    say(left, waits.length ? duration(Math.max(...waits)) : NONE);
+    const values = members.map((run) => run.metrics[metric]).filter((value) => value !== undefined && value !== null);
+    say(quality, values.length ? `⌀ ${fixed(sum(values) / values.length, 3)}` : NONE);
+    const spent = members.map((run) => run.epsilon).filter((value) => value !== null);
+    say(epsilon, spent.length ? digits(Math.max(...spent)) : NONE);
+    return row;
+  }
+
+  fill(run, below, selected, compared, metric, now) {
+    let row = this.rows.get(run.id);
+    if (!row) {
+      row = this.line(run);
+      this.rows.set(run.id, row);
+    }
+    const [curve, name, state, round, left, quality, epsilon] = row.cells, box = curve.firstChild;
+    row.className = [run.id === selected ? "chosen" : "", below ? "below" : ""].filter(Boolean).join(" ");
+    box.checked = run.id === selected || compared.has(run.id);
+    box.disabled = run.id === selected;
+    attribute(box, "aria-label", `show the curve of ${run.label}`);
+    say(name.firstChild, below ? `seed ${run.seed}` : run.label);
+    attribute(name.firstChild, "aria-label", below ? run.label : null);
+    attribute(name.firstChild, "aria-current", run.id === selected ? "true" : null);
+    attribute(name.firstChild, "title", run.name);
+    attribute(state.firstChild, "data-state", stateOf(run, now));
+    say(state.firstChild, stateOf(run, now));
+    say(round, `${run.round} / ${run.rounds ?? "?"}`);
+    const seconds = timeLeft(run, now);
+    say(left, seconds === null ? NONE : duration(seconds));
+    say(quality, fixed(run.metrics[metric], 3));
+    say(epsilon, run.epsilon === null ? NONE : digits(run.epsilon));
+    return row;
   }
 
   line(run) {

@@ -6,13 +6,15 @@ const drawn = new Set();
 function draw(figure) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
   const narrow = document.documentElement.clientWidth < 600;
+  const scaled = figure.data.some((trace) => trace.colorbar);
   const layout = {
     ...figure.layout,
     paper_bgcolor: colour("--ground"), plot_bgcolor: colour("--ground"),
     font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
-    // The icons stand in a column of their own at the right: they cover neither the legend nor the curves.
+    // The icons stand in a column of their own at the right, or above a plot with a colour scale there: they cover
+    // neither legend nor scale nor curves.
     margin: { l: narrow ? 45 : 60, r: narrow ? 10 : 45, t: 40, b: 50 }, hovermode: "closest",
-    modebar: { orientation: "v", bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
+    modebar: { orientation: scaled ? "h" : "v", bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
     xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
   };
