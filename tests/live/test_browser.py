@@ -215,8 +215,9 @@ def test_seeds_stand_below_one_name_and_curves_do_not_repeat_it(watch, open_page
     assert re.fullmatch(r"Curves, seed \d", text(page, "#curves-title"))
     legend = page.evaluate("[...document.querySelectorAll('#legend li')].map((line) => line.textContent)")
     assert sorted(line.split(":")[0] for line in legend) == ["caac · sign-flip 25 %", "krum · sign-flip 25 %"]
-    cut = "[...document.querySelectorAll('#runs tr:not([hidden]) td')].filter((c) => c.getBoundingClientRect().right > innerWidth)"
-    assert page.evaluate(f"{cut}.length") == 0, "times and numbers are on the screen"
+    beyond = "(cell) => cell.getBoundingClientRect().right > innerWidth"
+    cells = "[...document.querySelectorAll('#runs tr:not([hidden]) td')]"
+    assert page.evaluate(f"{cells}.filter({beyond}).length") == 0, "times and numbers are on the screen"
     assert violations(page) == []
 
 

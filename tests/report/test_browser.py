@@ -77,8 +77,10 @@ def test_on_a_narrow_screen_the_numbers_are_on_it(runs, browser, tmp_path):
     cards = page.query_selector_all("table.cards")
     assert cards
     for table in cards:
-        beyond = "(table) => [...table.querySelectorAll('td')].filter((c) => c.getBoundingClientRect().right > 420).length"
-        assert page.evaluate(beyond, table) == 0, "a card has no part beyond the screen"
+        beyond = "filter((cell) => cell.getBoundingClientRect().right > 420).length"
+        assert page.evaluate(f"(table) => [...table.querySelectorAll('td')].{beyond}", table) == 0, (
+            "a card has no part beyond the screen"
+        )
 
 
 def test_icons_do_not_cover_the_legend(runs, browser, tmp_path):

@@ -1,4 +1,4 @@
-"""Losses, boxes over seeds, and the critical-difference diagram, which is drawn only where there is a test behind it."""
+"""Losses, boxes over seeds, and the critical-difference diagram, drawn only where there is a test behind it."""
 
 import pytest
 
