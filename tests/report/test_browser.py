@@ -44,7 +44,8 @@ def test_pressing_a_heading_sorts(runs, browser, tmp_path):
     page = browser.new_page()
     page.goto(write_page(runs, tmp_path / "page.html", "sorted").as_uri())
     table = "[...document.querySelectorAll('table')].find((table) => table.querySelector('tr.group'))"
-    column = f"[...{table}.tBodies].map((body) => [...body.rows].slice(1).map((row) => Number(row.cells[1].dataset.value)))"
+    rows = "[...body.rows].slice(1).map((row) => Number(row.cells[1].dataset.value))"
+    column = f"[...{table}.tBodies].map((body) => {rows})"
     press = f"{table}.querySelector('th:nth-child(2) button').click()"
     page.evaluate(press)
     rising = page.evaluate(column)
