@@ -1,4 +1,4 @@
-"""The notebook's cells run, one after the other, on the demo's runs (with fewer rounds and rules)."""
+"""The notebooks run from their own folder: one on the demo's runs (with fewer rounds and rules), one on its own."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from wardround.experiments import expand, presets, run
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "analysis_core.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 @pytest.fixture
@@ -20,7 +20,8 @@ def demo(tmp_path, monkeypatch):
     values["seeds"] = [0, 1]
     for config in expand(values, where):
         run(config, tmp_path / "runs" / "demo")
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")  # where Jupyter starts it
     monkeypatch.delenv("WARDROUND_RUNS", raising=False)
 
 
@@ -41,9 +42,7 @@ def execute(cells):
 
 @pytest.mark.slow
 def test_it_runs_on_the_demos_runs(demo, capsys):
-    notebook = json.loads(NOTEBOOK.read_text())
-    assert notebook["nbformat"] == 4
-    assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"), "kept clean"
+    notebook = json.loads((NOTEBOOKS / "analysis_core.ipynb").read_text())
     names, shown = execute([cell for cell in notebook["cells"] if cell["cell_type"] == "code"])
     assert set(names["table"]["method"]) == {"fedavg", "caac"}
     assert names["numbers"]["auroc"].between(0, 1).all()
@@ -52,3 +51,31 @@ def test_it_runs_on_the_demos_runs(demo, capsys):
     assert len(shown[3].data) >= 4
     output = capsys.readouterr().out
     assert all(f"{key}: " in output for key in ("H1", "H2", "H3"))
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_kept_clean(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["nbformat"] == 4
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert code
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code)
+
+
+@pytest.mark.slow
+def test_simulate_runs_in_a_real_kernel(tmp_path):
+    """As Jupyter runs it, with the progress bar as one output per run, which is replaced and not repeated."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(NOTEBOOKS / "simulate.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source = cell.source.replace("rounds=20", "rounds=4")
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [output.get("data", {}) for of_cell in outputs for output in of_cell]
+    bars = [data["text/html"] for data in shown if "<progress" in data.get("text/html", "")]
+    assert len(bars) == 4
+    assert all('value="4" max="4"' in bar for bar in bars)
+    assert any("finished after 4 rounds" in data.get("text/plain", "") for data in shown)
+    assert any("caac-guard" in data.get("text/html", "") for data in shown)
+    assert "fedavg" in (tmp_path / "simulate.html").read_text()
