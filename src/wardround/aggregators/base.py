@@ -135,6 +135,8 @@ class Context:
     global_weights: Tensor | None = None
     root_update: Tensor | None = None
     practice_ground: PracticeGround | None = None
+    predict: Callable[[Tensor], Tensor] | None = None
+    """D weights of a network → its S × C outputs on random inputs, where the server can show them."""
     measurements: Measurements = field(default_factory=Measurements)
     """What was measured of the rows for the rule, as `plan_measurements` asked."""
 
@@ -145,6 +147,8 @@ class Aggregator(Configurable, ABC):
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
     needs_practice_ground: ClassVar[bool] = False
+    uses_predictions: ClassVar[bool] = False
+    """Does the rule look at the outputs of clients' models (`Context.predict`), where it can?"""
     sees: ClassVar[Sees] = "rows"
     """What of the updates the rule needs: the rows themselves, only each row's norm and cosine to the last
     aggregate (a `ScalarRule`), or only what clients report. With "reports" and "scalars" the result is a weighted
@@ -206,6 +210,7 @@ class Aggregator(Configurable, ABC):
         global_weights: Tensor | None = None,
         root_update: Tensor | None = None,
         practice_ground: PracticeGround | None = None,
+        predict: Callable[[Tensor], Tensor] | None = None,
     ) -> Aggregation:
         """Drop malformed rows, combine the others, and give every client its line again. Does not change `updates`."""
         self.check(len(updates))
@@ -218,7 +223,7 @@ class Aggregator(Configurable, ABC):
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
         global_weights, root_update = _vector(global_weights), _vector(root_update)
         dimension = None if global_weights is None else len(global_weights)
-        context = Context(round, len(updates), global_weights, root_update, practice_ground)
+        context = Context(round, len(updates), global_weights, root_update, practice_ground, predict)
         measurements = Measurements(self.plan_measurements(context))
         well_formed = drop_malformed(updates, dimension, measurements.read)
         kept = well_formed.updates

@@ -28,6 +28,7 @@ from wardround.errors import ConfigError, WardroundError
 from wardround.federation.clients import Clients, Evaluation, Received, TooFewReplies, TrainOrder
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.practice_ground import RootPracticeGround
+from wardround.federation.random_probe import RandomProbe
 from wardround.federation.schedule import Schedule, peak_memory_mb, timed
 from wardround.federation.server_data import ServerData
 from wardround.privacy.accounting import Release
@@ -93,6 +94,9 @@ class Federation:
         self.weights = self.layout.flatten(model.state_dict()).clone()
         self.previous_weights: Tensor | None = None
         self.practice_ground = self._practice_ground()
+        self.probe = None
+        if rule.uses_predictions and server_data is not None:
+            self.probe = RandomProbe(model, server_data.dataset, schedule.seed)
 
     def _practice_ground(self) -> RootPracticeGround | None:
         """The server's own tools, for a rule that asks for them."""
@@ -200,7 +204,7 @@ class Federation:
 
     def _ask(self, rule: Aggregator, updates: Updates, round: int, root_update: Tensor | None) -> Aggregation:
         practice = None if self.practice_ground is None else self.practice_ground.at(self.weights)
-        return rule.aggregate(updates, round, self.weights, root_update, practice)
+        return rule.aggregate(updates, round, self.weights, root_update, practice, self.probe)
 
     def _aggregate(self, received: Received, round: int, root_update: Tensor | None) -> Aggregation:
         updates, size, dtype = received.updates, self.layout.size, self.weights.dtype

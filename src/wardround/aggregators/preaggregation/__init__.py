@@ -6,7 +6,7 @@ A rule takes them as `pre`, in order:
 >>> from wardround import Updates, aggregators
 >>> rule = aggregators.create("trimmed-mean", f=1, pre=[{"name": "clipping", "norm": 5}, "nnm"])
 >>> rule.aggregate(Updates(torch.tensor([[1.0], [2.0], [4.0], [3.0], [900.0]]))).delta
-tensor([2.5000])
+tensor([2.8333])
 """
 
 from wardround.aggregators.preaggregation.base import (

@@ -36,7 +36,7 @@ class AdaptiveRobustClipping(Mixer):
     >>> from wardround import Updates, aggregators
     >>> sent = Updates(torch.tensor([[1.0], [2.0], [3.0], [4.0], [900.0]]))
     >>> aggregators.create("mean", pre=[{"name": "arc", "f": 1}]).aggregate(sent).delta
-    tensor([2.6000])
+    tensor([2.8000])
     """
 
     class Params(Parameters):

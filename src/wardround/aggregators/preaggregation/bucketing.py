@@ -31,7 +31,7 @@ class Bucketing(Mixer):
     >>> sent = Updates(torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [-900.0]]))
     >>> out = aggregators.create("median", pre=[{"name": "bucketing", "s": 2}]).aggregate(sent)
     >>> out.delta, out.columns["bucket"].tolist()
-    (tensor([2.5000]), [2.0, 1.0, 1.0, 2.0, 0.0, 0.0])
+    (tensor([3.5000]), [2.0, 1.0, 0.0, 0.0, 1.0, 2.0])
     """
 
     keeps_clients = False

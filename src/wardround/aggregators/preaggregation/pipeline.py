@@ -24,6 +24,7 @@ DECLARED = (
     "needs_global_weights",
     "needs_root_update",
     "needs_practice_ground",
+    "uses_predictions",
     "is_robust",
     "remembers_clients",
     "reasons",

@@ -1,0 +1,200 @@
+"""FLDetector: clients whose updates do not follow from their own past and the model's movement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from wardround.aggregators._math.clustering import gap_statistic_clusters, kmeans_on_a_line
+from wardround.aggregators._math.columns import column_ranges
+from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
+from wardround.randomness import numpy_generator
+from wardround.updates import Aggregation, Updates
+
+FAR = 1e150
+"""No distance counts as longer: sums of squares stay finite."""
+
+
+@register("fldetector")
+class FlDetector(Aggregator):
+    r"""Predict every client's update from its last one, and leave out who is persistently unlike its prediction.
+
+    .. math:: \hat U_i^t = U_i^{t-1} + \hat H^t (w^t - w^{t-1}), \qquad
+        d_i^t = \frac{\|U_i^t - \hat U_i^t\|}{\sum_j \|U_j^t - \hat U_j^t\|}
+
+    Ĥ is the L-BFGS estimate of how updates change with the model, from the last `window` changes of the global weights
+    and of the aggregate. (It is the paper's Hessian of the loss with the sign of updates instead of gradients.) A
+    client's score is the mean of its d over the last `window` rounds. Once there are so many, the gap statistic says
+    whether the scores form more than one group; then those of the higher of two groups (k-means) are flagged and left
+    out of FedAvg. The paper stops and trains anew without them, its code only reports them at the end; here they are
+    judged anew every round. k-means is exact (scores are numbers on a line), so there is nothing random but the
+    reference draws, named by (seed, round). The rule keeps one row of D values per client and 2·`window` more.
+
+    Zhang, Cao, Jia, Gong, "FLDetector: Defending Federated Learning Against Model Poisoning Attacks via Detecting
+    Malicious Clients", KDD 2022.
+
+    >>> import torch
+    >>> from wardround import Updates, aggregators
+    >>> rule, w = aggregators.create("fldetector", window=3), torch.zeros(50)
+    >>> honest = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    >>> for t in range(1, 8):
+    ...     rows = honest.clone()
+    ...     rows[0] = torch.randn(50, generator=torch.Generator().manual_seed(t))
+    ...     out = rule.aggregate(Updates(rows), t, global_weights=w)
+    ...     w = w + out.delta
+    >>> out.flags.tolist()
+    [True, False, False, False, False, False, False, False]
+    """
+
+    needs_global_weights = True
+    remembers_clients = True
+
+    class Params(Parameters):
+        window: int = Field(10, ge=1)
+        """Rounds that a score and the estimate of Ĥ look back."""
+        seed: int = Field(0, ge=0)
+        """Names the reference draws of the gap statistic."""
+        sample_cap: float | None = Field(None, ge=1)
+        """A reported sample count above this multiple of the round's median counts as that multiple."""
+
+    params: Params
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        self.rows: dict[str, Tensor] = {}
+        """Client → its last update."""
+        self.distances: dict[str, list[float]] = {}
+        """Client → its last values of d."""
+        self.rounds = 0
+        """Rounds with predictions."""
+        self.weights: Tensor | None = None
+        self.aggregate_before: Tensor | None = None
+        self.moves: list[Tensor] = []
+        self.changes: list[Tensor] = []
+
+    def combine(self, updates: Updates, context: Context) -> Aggregation:
+        weights = context.global_weights
+        assert weights is not None  # `needs_global_weights` has seen to it
+        weights = weights.to(updates.dtype)
+        move = None if self._starts_anew(weights) or self.weights is None else weights - self.weights
+        expected = None if move is None else estimated_change(self.moves, self.changes, move)
+        if expected is not None:
+            self._compare(updates, expected)
+        scores = self._scores(updates.clients)
+        flags = self._verdict(scores, context.round)
+        shares = sample_weights(updates, self.params.sample_cap) * ~flags
+        total = shares.sum()
+        shares = shares / total if total > 0 else (~flags).double() / (~flags).sum()
+        delta = context.measurements.weighted_sum(shares)
+        self._remember(updates, weights, move, delta)
+        return Aggregation(delta, weights=shares, scores=scores, flags=flags)
+
+    def _starts_anew(self, weights: Tensor) -> bool:
+        """Is this another model than the one remembered?"""
+        if self.weights is None or (self.weights.shape, self.weights.dtype) == (weights.shape, weights.dtype):
+            return False
+        self.rows, self.distances, self.moves, self.changes = {}, {}, [], []
+        self.weights, self.aggregate_before, self.rounds = None, None, 0
+        return True
+
+    def _compare(self, updates: Updates, expected: Tensor) -> None:
+        """Add each client's distance from its prediction; a client without a past has none."""
+        known = [i for i, client in enumerate(updates.clients) if client in self.rows]
+        if not known:
+            return
+        squared = torch.zeros(len(known), dtype=torch.float64)
+        past = [self.rows[updates.clients[i]] for i in known]
+        for start, stop in column_ranges(updates.dimension):
+            predicted = (
+                torch.stack([row[start:stop] for row in past]).double() + expected[start:stop].double()
+            )
+            squared += (updates.matrix[known, start:stop].double() - predicted).square().sum(1)
+        distances = squared.sqrt().nan_to_num(FAR, FAR).clamp(max=FAR)
+        total = float(distances.sum())
+        for i, distance in zip(known, distances.tolist(), strict=True):
+            own = self.distances.setdefault(updates.clients[i], [])
+            own.append(distance / total if total > 0 else 1 / len(known))
+            del own[: -self.params.window]
+        self.rounds += 1
+
+    def _scores(self, clients: tuple[str, ...] | list[str] | Any) -> Tensor:
+        """N mean distances; 0 for who has none yet."""
+        own = [self.distances.get(client, []) for client in clients]
+        return torch.tensor([sum(past) / len(past) if past else 0.0 for past in own], dtype=torch.float64)
+
+    def _verdict(self, scores: Tensor, round: int) -> Tensor:
+        flags = torch.zeros(len(scores), dtype=torch.bool)
+        if self.rounds < self.params.window or len(scores) < 3:
+            return flags
+        values = scores.numpy()
+        generator = numpy_generator(self.params.seed, "fldetector", round)
+        if gap_statistic_clusters(values, generator) < 2:
+            return flags
+        return torch.from_numpy(np.asarray(kmeans_on_a_line(values, 2)[1][1] == 1))
+
+    def _remember(self, updates: Updates, weights: Tensor, move: Tensor | None, delta: Tensor) -> None:
+        if move is not None and self.aggregate_before is not None:
+            self.moves.append(move)
+            self.changes.append(delta - self.aggregate_before)
+            del self.moves[: -self.params.window], self.changes[: -self.params.window]
+        self.weights, self.aggregate_before = weights.clone(), delta.clone()
+        for row, client in zip(updates.matrix, updates.clients, strict=True):
+            self.rows[client] = row.clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "rows": {client: row.clone() for client, row in self.rows.items()},
+            "distances": {client: list(past) for client, past in self.distances.items()},
+            "rounds": self.rounds,
+            "weights": None if self.weights is None else self.weights.clone(),
+            "aggregate": None if self.aggregate_before is None else self.aggregate_before.clone(),
+            "moves": [move.clone() for move in self.moves],
+            "changes": [change.clone() for change in self.changes],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = {client: row.clone() for client, row in state["rows"].items()}
+        self.distances = {client: list(past) for client, past in state["distances"].items()}
+        self.rounds = state["rounds"]
+        self.weights, self.aggregate_before = state["weights"], state["aggregate"]
+        self.moves, self.changes = list(state["moves"]), list(state["changes"])
+
+
+def estimated_change(moves: list[Tensor], changes: list[Tensor], move: Tensor) -> Tensor | None:
+    r"""Ĥ·v by L-BFGS (Byrd, Nocedal, Schnabel 1994), from pairs (s, y) of moves and changes.
+
+    .. math:: \hat H v = \sigma v - [\sigma S\; Y] \begin{bmatrix} \sigma S^\top S & L \\ L^\top & -D \end{bmatrix}^{-1}
+        \begin{bmatrix} \sigma S^\top v \\ Y^\top v \end{bmatrix}, \qquad \sigma = \frac{y^\top s}{s^\top s}
+
+    with D the diagonal of SᵀY, L its part below the diagonal, σ from the last pair.
+
+    Args:
+        moves: m vectors s of D values.
+        changes: m vectors y.
+        move: v, D values.
+
+    Returns:
+        D values; None without pairs, or where the pairs tell nothing (the model stood still, or a value is not finite).
+    """
+    if not moves:
+        return None
+    pairs = torch.stack([*moves, *changes, move]).double()
+    products = pairs @ pairs.T
+    m = len(moves)
+    ss, sy = products[:m, :m], products[:m, m : 2 * m]
+    if not bool(products.isfinite().all()) or not float(ss[-1, -1]) > 0:
+        return None
+    sigma = float(sy[-1, -1] / ss[-1, -1])
+    lower = sy.tril(-1)
+    middle = torch.cat([torch.cat([sigma * ss, lower], 1), torch.cat([lower.T, -sy.diagonal().diag()], 1)])
+    right = torch.cat([sigma * products[:m, 2 * m], products[m : 2 * m, 2 * m]])
+    if not bool(middle.isfinite().all() and right.isfinite().all()):
+        return None
+    solved = torch.linalg.pinv(middle, hermitian=True) @ right
+    factors = torch.cat([-sigma * solved[:m], -solved[m:], torch.tensor([sigma], dtype=torch.float64)])
+    change = factors @ pairs
+    return change.to(move.dtype) if bool(change.isfinite().all()) else None
