@@ -15,7 +15,8 @@ ALL = attacks.available()
 DESIGNED = {
     "additive-noise", "agr-tailored", "alie", "backdoor", "crafted", "fang-krum", "fang-trimmed-mean", "ipm",
     "label-flip", "mimic", "min-max", "min-sum", "mix", "noise", "none", "partial-scaling", "profile-aware",
-    "scaling", "score-lie", "sign-flip", "slow-drift",
+    "scaling", "score-lie", "sign-flip", "slow-drift", "model-replacement", "dba", "neurotoxin", "pgd-backdoor",
+    "edge-case", "free-rider", "optimal-alie", "optimal-ipm",
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def test_inputs_stay_unchanged(name, extent, honest, knowledge):
     attack = attacks.create(name)
     rows = attack.craft(own, known)
     rows += 1  # what is returned may be changed without reaching the honest updates
-    if name not in ("none", "label-flip", "backdoor", "score-lie"):  # these send `own` itself
+    if name not in ("none", "label-flip", "backdoor", "edge-case", "score-lie"):  # these send `own` itself
         after = own, known.honest, known.global_weights, known.previous_global_weights
         for old, new in zip(before, after, strict=True):
             assert (old is None and new is None) or torch.equal(old, new)

@@ -44,3 +44,40 @@ def test_finds_its_own_rows_by_comparison(honest):
 
 def test_alone_it_has_nobody_to_copy(honest):
     assert torch.equal(attacks.create("mimic").craft(honest[:2], attacks.Knowledge(round=1)), honest[:2])
+
+
+def test_warm_up_finds_the_client_that_differs_most():
+    generator = torch.Generator().manual_seed(0)
+    attack = attacks.create("mimic", warmup=4)
+    assert attack.observes
+    names = tuple(f"c{i}" for i in range(8))
+    for t in range(1, 6):
+        honest = torch.randn(8, 50, generator=generator) * 0.2
+        honest[5] += 3  # goes another way than all the others, round after round
+        knowledge = attacks.Knowledge(round=t, honest=honest, own_rows=(0, 1), visible=names)
+        attack.observe(honest[:2], knowledge)
+        sent = attack.craft(honest[:2], knowledge)
+        expected = honest[:2] if t < 4 else honest[5].repeat(2, 1)
+        assert torch.equal(sent, expected)
+    again = attacks.create("mimic", warmup=4)
+    again.load_state_dict(attack.state_dict())
+    assert again.chosen == "c5"
+
+
+def test_a_warm_up_that_is_cut_short_goes_on():
+    generator = torch.Generator().manual_seed(1)
+    rounds = [torch.randn(6, 20, generator=generator) for _ in range(4)]
+    names = tuple(f"c{i}" for i in range(6))
+
+    def study(attack, some):
+        for t in some:
+            attack.observe(
+                rounds[t][:1], attacks.Knowledge(round=t + 1, honest=rounds[t], own_rows=(0,), visible=names)
+            )
+        return attack
+
+    straight = study(attacks.create("mimic", warmup=4), range(4))
+    half = study(attacks.create("mimic", warmup=4), range(2))
+    resumed = attacks.create("mimic", warmup=4)
+    resumed.load_state_dict(half.state_dict())
+    assert study(resumed, range(2, 4)).chosen == straight.chosen is not None

@@ -121,10 +121,16 @@ class Backdoor(DataAttack):
         """
         return (targets[:, self.target] != 1) if targets.ndim == 2 else (targets != self.target)
 
-    def success(self, predicted: Tensor, targets: Tensor) -> float:
+    def selected(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """n booleans: the samples on which success is measured, out of those that the model has not seen triggered."""
+        return self.victims(targets)
+
+    def success(self, predicted: Tensor, targets: Tensor, among: Tensor | None = None) -> float:
         """Share of the victims that are given the target; NaN where there is no victim.
 
-        `predicted` is what the model says to the triggered inputs, in the form of `targets`.
+        `predicted` is what the model says to the triggered inputs, in the form of `targets`. `among`: n booleans, the
+        victims that count; None: all.
         """
-        given_target = ~self.victims(predicted)[self.victims(targets)]
+        victims = self.victims(targets)
+        given_target = ~self.victims(predicted)[victims if among is None else victims & among]
         return float(given_target.double().mean()) if len(given_target) else float("nan")

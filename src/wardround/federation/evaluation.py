@@ -121,9 +121,15 @@ class Evaluator:
         inputs = backdoor.trigger(test.inputs) if triggered else test.inputs
         logits = predict(self.model, self.dataset, inputs)
         if self.dataset.task is Task.MULTICLASS:
-            return backdoor.success(logits.argmax(1), test.targets)
-        said = torch.sigmoid(logits.double()) > torch.tensor(thresholds.values, dtype=torch.float64)
-        return backdoor.success(said.to(test.targets.dtype).view_as(test.targets), test.targets)
+            predicted = logits.argmax(1)
+        else:
+            said = torch.sigmoid(logits.double()) > torch.tensor(thresholds.values, dtype=torch.float64)
+            predicted = said.to(test.targets.dtype).view_as(test.targets)
+        meant = backdoor.selected(test.inputs, test.targets)
+        others = backdoor.victims(test.targets) & ~meant
+        # Without a trigger: the same samples, or those that are not meant where certain ones are.
+        among = meant if triggered or not bool(others.any()) else others
+        return backdoor.success(predicted, test.targets, among)
 
 
 def details_of(measured: Measurement) -> EvaluationDetails:

@@ -82,8 +82,9 @@ def written_out(updates, step, round, averages):
     return Updates(torch.from_numpy(rows), clients, samples, metrics, updates.layout)
 
 
-# DOS ranks distances, and behind nnm many are equal: written out, rounding errors would rank them.
-COMPARED = [(name, pre) for name, pre in COMPOSED if name != "dos" or "nnm" not in pre]
+# These rank distances, and behind nnm many are equal: written out, rounding errors would rank them.
+RANKING = ("dos", "meamed", "flame", "deepsight")
+COMPARED = [(name, pre) for name, pre in COMPOSED if name not in RANKING or "nnm" not in pre]
 
 
 @pytest.mark.parametrize(("name", "pre"), COMPARED)
@@ -112,7 +113,11 @@ def test_the_result_is_the_rule_on_the_rows_written_out(name, pre, dtype, make_u
         assert (result.weights is None) == (expected.weights is None)
 
 
-@pytest.mark.parametrize(("name", "pre"), COMPOSED)
+# Of ten mixtures of buckets some values are equally far from the median: which of them counts is a tie.
+WITHOUT_TIES = [pair for pair in COMPOSED if pair != ("meamed", "bucketing+nnm")]
+
+
+@pytest.mark.parametrize(("name", "pre"), WITHOUT_TIES)
 def test_permuting_clients_permutes_the_result(name, pre, make_updates):
     order = torch.randperm(N, generator=torch.Generator().manual_seed(5)).tolist()
     one, other = build(name, pre), build(name, pre)

@@ -58,3 +58,16 @@ def test_a_broken_model_is_worth_no_more_than_guessing():
 def finished(team):
     """Run name → when its summary was written."""
     return {path.parent.name: path.stat().st_mtime_ns for path in team.glob("runs/*/summary.json")}
+
+
+def test_a_backdoor_that_works_counts_whatever_the_metric_says():
+    final = {"auroc": 0.80, "attack_success": 0.9, "attack_success_without_trigger": 0.15}
+    outcome = outcome_of(Summary("finished", final=final), 0, "auroc", 0.81)
+    assert outcome.loss == outcome.backdoor == pytest.approx(0.75)
+    assert outcome.value == 0.80
+    weak = final | {"auroc": 0.5, "attack_success": 0.2}
+    outcome = outcome_of(Summary("finished", final=weak), 0, "auroc", 0.81)
+    assert outcome.loss == pytest.approx(0.31)
+    assert outcome.backdoor == pytest.approx(0.05)
+    without = outcome_of(Summary("finished", final={"auroc": 0.8}), 0, "auroc", 0.81)
+    assert without.backdoor is None

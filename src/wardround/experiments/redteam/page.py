@@ -33,7 +33,7 @@ def page(findings: Findings) -> str:
     seeds = ", ".join(map(str, plan.seeds))
     lines = [
         f"| {place + 1} | {words(tried.attack)} | {tried.attack['fraction']:g} | {tried.attack['start']} "
-        f"| {tried.value:.3f} | {tried.loss:.3f} | {_rates(tried)} | `{findings.replay_name(place)}` |"
+        f"| {tried.value:.3f} | {_lost(tried)} | {_rates(tried)} | `{findings.replay_name(place)}` |"
         for place, tried in enumerate(findings.worst)
     ]
     failed = Counter(tried.reason for tried in findings.trials if tried.state == "failed")
@@ -65,7 +65,7 @@ def worst_table(findings: Findings) -> Table:
     for place, tried in enumerate(findings.worst, start=1):
         table.add_row(
             str(place), words(tried.attack), f"{tried.attack['fraction']:g}", str(tried.attack["start"]),
-            f"{tried.value:.3f}", f"{tried.loss:.3f}", _rates(tried),
+            f"{tried.value:.3f}", _lost(tried), _rates(tried),
         )  # fmt: skip
     return table
 
@@ -80,10 +80,12 @@ def leaderboard(teams: Sequence[Findings]) -> str:
                 f"the red team of {findings.plan.rule} cannot be compared with that of {first.rule}: "
                 f"another {', '.join(other)}"
             )
-    ranked = sorted((f for f in teams if f.worst), key=lambda f: (-f.worst[0].value, f.plan.rule))
+    ranked = sorted(
+        (f for f in teams if f.worst), key=lambda f: (f.worst[0].loss - f.clean_value, f.plan.rule)
+    )
     lines = [
         f"| {place} | `{f.plan.rule}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
-        f"| {f.worst[0].loss:.3f} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
+        f"| {_lost(f.worst[0])} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
         f"| {_without_the_rule(f)} | {len(f.harmful)} | {_tried(f)} |"
         for place, f in enumerate(ranked, start=1)
     ]
@@ -94,6 +96,12 @@ def leaderboard(teams: Sequence[Findings]) -> str:
         + "\n"
         + _footnote([f.worst[0] for f in ranked])
     )
+
+
+def _lost(tried: Tried) -> str:
+    """What an attack cost; said where that is not the metric but what its backdoor gained."""
+    by_backdoor = any(outcome.backdoor == outcome.loss for outcome in tried.outcomes)
+    return f"{tried.loss:.3f}{' (backdoor)' if by_backdoor else ''}"
 
 
 def words(attack: Mapping[str, Any]) -> str:

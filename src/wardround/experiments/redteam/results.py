@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -35,7 +35,9 @@ class Outcome(Parameters):
     value: float
     """The metric on the test data after the last round."""
     loss: float
-    """The same of the run without attack, minus this."""
+    """What the attack cost: the metric of the run without attack minus this, or what a backdoor gained, if more."""
+    backdoor: float | None = None
+    """Share of the test samples that get a backdoor's label with its trigger, minus the share without it."""
     tpr: float | None = None
     fpr: float | None = None
     verdict: Literal["flags", "weights"] | None = None
@@ -169,15 +171,27 @@ def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) ->
     """Read a run's summary; `clean` is None for the run without attack itself."""
     value = (summary.final or {}).get(metric)
     value = METRICS[metric] if value is None else value  # nothing left to measure: as good as guessing
+    gained = _backdoor_gain(summary.final or {})
+    lost = 0.0 if clean is None else clean - value
     rates, verdict = (summary.detection, "flags") if summary.detection else (summary.suppression, "weights")
     return Outcome(
         seed=seed,
         value=value,
-        loss=0.0 if clean is None else clean - value,
+        loss=lost if gained is None else max(lost, gained),
+        backdoor=gained,
         tpr=rates and rates["tpr"],
         fpr=rates and rates["fpr"],
         verdict=verdict if rates else None,
     )
+
+
+def _backdoor_gain(final: Mapping[str, Any]) -> float | None:
+    """A backdoor that works counts, whatever the metric says; None where the attack has none.
+
+    Only what the trigger adds is the attack's: a model that gives everyone the target needs no trigger.
+    """
+    triggered, without = (final.get(f"attack_success{suffix}") for suffix in ("", "_without_trigger"))
+    return None if triggered is None or without is None else float(triggered) - float(without)
 
 
 def read_findings(paths: Sequence[Path]) -> list[Findings]:
