@@ -147,7 +147,7 @@ def _client_records(number, byzantine, start, flags, weights, clients):
 @pytest.fixture
 def make_run(tmp_path):
     """Write a run folder by hand: every number in it is the test's own."""
-    from wardround.records import SCHEMA_VERSION, RoundRecord
+    from wardround.records import SCHEMA_VERSION, EvaluationDetails, RoundRecord
     from wardround.runs.folder import RunFolder
     from wardround.runs.summary import summarize
 
@@ -156,7 +156,8 @@ def make_run(tmp_path):
     def make(
         method="caac", attack="none", seed=0, auroc=0.8, rounds=20, start=5, alpha=0.1, share=0.25,
         flags=lambda client, number: False, weights=lambda client, number: 0.25, held=None, drift=None,
-        status="finished", curve=None, aggregate=0.001, dataset="synthetic", accuracy=0.75, **more,
+        status="finished", curve=None, aggregate=0.001, dataset="synthetic", accuracy=0.75,
+        details=None, figures=None, **more,
     ):  # fmt: skip
         held = held or {f"hospital-{i}": [50 - 10 * i, 10 + 10 * i] for i in range(4)}
         clients = list(held)
@@ -187,11 +188,13 @@ def make_run(tmp_path):
                 metrics={
                     "auroc": curve(number), "auprc": (curve(number) or 0) / 2, "accuracy": accuracy,
                     "f1": 0.5, "loss": None if curve(number) is None else 1.0,  # not finite: no loss either
+                    **(figures or {}),
                 },
                 validation={"auroc": curve(number)},
                 per_client=own if number == rounds else None,
                 memory_mb=100.0,
                 clients=_client_records(number, byzantine, start, flags, weights, clients),
+                details=details or EvaluationDetails(),
             )
             for number in range(1, rounds + 1)
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from wardround.analysis.clients import minority_clients, own_metrics, shares_of_weight, variation
+from wardround.analysis.patient_groups import group_measures
 from wardround.analysis.runs import CLEAN, Run
 from wardround.records import ClientRecord
 from wardround.runs.summary import detection, flagged, rates_by_round, suppressed
@@ -17,6 +18,7 @@ __all__ = ["BASELINE", "MEASURES", "Measure", "Measured", "measure_all"]
 
 BASELINE = "fedavg"
 """The rule whose time is the unit of the measure `aggregate_vs_fedavg`, and the last choice of a reference."""
+CALIBRATION = ("threshold", "sensitivity", "specificity", "brier", "ece")
 ONSET_WINDOW, LATE_WINDOW = 10, 20
 
 
@@ -36,6 +38,14 @@ MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy", "test accuracy after the last round", True),
     "f1": Measure("F1", "test F1 after the last round", True),
     "loss": Measure("loss", "test loss after the last round", False),
+    "threshold": Measure("threshold", "probability above which a patient counts as positive, chosen on validation"),
+    "sensitivity": Measure("sensitivity", "positive test patients called positive", True),
+    "specificity": Measure("specificity", "negative test patients called negative", True),
+    "brier": Measure("Brier score", "mean squared error of the predicted probabilities", False),
+    "ece": Measure("calibration error", "mean distance of predicted probability and observed share (ECE)", False),
+    "group_gap_auroc": Measure("AUROC gap", "largest difference of AUROC between groups of one attribute", False),
+    "group_gap_sensitivity": Measure("sensitivity gap", "largest difference of sensitivity between groups", False),
+    "worst_group_auroc": Measure("worst group", "lowest AUROC of a patient group", True),
     "mean_auroc": Measure("AUROC, all rounds", "test AUROC, mean over all evaluated rounds", True),
     "broken_rounds": Measure("broken rounds", "evaluated rounds in which the model's output was not finite", False),
     "delta_auroc": Measure("ΔAUROC", "clean minus attacked, same setting, method and seed", False),
@@ -120,7 +130,8 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
 def _own(run: Run, clients: list[ClientRecord], shares: dict[str, float]) -> dict[str, float | None]:
     curve = [value for _, value in run.curve]
     values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
-    values |= {"loss": run.final("loss"), "attack_success": run.final("attack_success")}
+    values |= {name: run.final(name) for name in ("loss", "attack_success", *CALIBRATION)}
+    values |= group_measures(run)
     values["mean_auroc"] = fmean(curve) if curve else None
     values["broken_rounds"] = run.broken_rounds
     values |= _verdicts(run, clients)

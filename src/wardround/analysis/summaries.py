@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from wardround.analysis.clients import distance_from_the_rest, minority_clients, own_metrics
 from wardround.analysis.measures import MEASURES, Measured
+from wardround.analysis.patient_groups import gap_table, group_table
 from wardround.analysis.rendering import Cell, Table, number, percent, plus_minus
 from wardround.analysis.runs import CLEAN
 from wardround.analysis.statistics import Description, describe
@@ -38,6 +39,16 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
         table
         for table in (
             _performance(groups),
+            _measures(
+                groups, "calibration", "Threshold and calibration",
+                names=("threshold", "sensitivity", "specificity", "brier", "ece"),
+                notes=("Accuracy, F1, sensitivity and specificity count a patient as positive above the threshold, the "
+                       "one with the highest F1 on validation rows. Brier score: mean squared error of the predicted "
+                       "probabilities (several classes: summed over them). Calibration error: mean distance between "
+                       "predicted probability and observed share over ten bins.",),
+            ),
+            gap_table(groups),
+            group_table(groups),
             _measures(
                 groups, "detection", "Detection, over client-rounds", attacked_only=True,
                 names=("flag_tpr", "flag_fpr", "flag_precision", "flag_f1", "flag_latency", "flag_tpr_onset",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from wardround.errors import ConfigError
 
 __all__ = [
     "AGE_BANDS", "SEXES", "UNKNOWN_GROUP", "PatientGroups", "ages", "bands", "group_names", "groups_of_column",
-    "groups_of_rows", "person_groups",
+    "groups_of_rows", "in_order", "person_groups",
 ]  # fmt: skip
 
 PatientGroups = Mapping[str, Sequence[str]]
@@ -64,6 +65,21 @@ def group_names(cells: Sequence[str] | np.ndarray, names: Mapping[str, str] | No
         word = str(cell).strip()
         result.append(UNKNOWN_GROUP if word.lower() in MISSING else (names or {}).get(word.lower(), word))
     return result
+
+
+def in_order(groups: Iterable[str]) -> list[str]:
+    """Names of groups as people list them: bands by their numbers, words by the alphabet, unknown last.
+
+    >>> in_order(["unknown", "80+", "<40", "5-9", "40-79", "b", "a"])
+    ['<40', '5-9', '40-79', '80+', 'a', 'b', 'unknown']
+    """
+
+    def key(name: str) -> tuple[bool, bool, float, str]:
+        digits = re.match(r"\d+(\.\d+)?", name)
+        number = -math.inf if name.startswith("<") else float(digits.group()) if digits else math.inf
+        return name == UNKNOWN_GROUP, number == math.inf, number, name
+
+    return sorted(groups, key=key)
 
 
 def person_groups(

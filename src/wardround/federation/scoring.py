@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wardround.datasets.base import Task
-from wardround.datasets.patient_groups import UNKNOWN_GROUP
+from wardround.datasets.patient_groups import UNKNOWN_GROUP, in_order
 from wardround.metrics import (
     auroc,
     average_precision,
@@ -181,10 +181,10 @@ def measure_groups(
     """
     result: dict[str, dict[str, GroupMetrics]] = {}
     for attribute, of_row in groups.items():
-        names, place = np.unique(np.asarray(of_row, dtype=str), return_inverse=True)
+        names = np.asarray(of_row, dtype=str)
         result[attribute] = {}
-        for number, name in enumerate(names.tolist()):
-            rows = np.flatnonzero(place == number)
+        for name in in_order(np.unique(names).tolist()):
+            rows = np.flatnonzero(names == name)
             figures: dict[str, float | str | None] = {"n": len(rows), **dict.fromkeys(GROUP_METRICS)}
             if len(rows) < least_rows:
                 figures["reason"] = f"{len(rows)} rows, fewer than {least_rows}"

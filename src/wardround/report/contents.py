@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wardround.analysis import Analysis, Paper, analyze
 from wardround.analysis.runs import Run
+from wardround.report.calibration import calibration_curves, figures_by_group
 from wardround.report.comparison_figures import auroc_over_seeds, critical_differences, loss_by_attack
 from wardround.report.figures import Figure, auroc_over_rounds, who_holds_what
 from wardround.report.opening import Opening, opening_of
@@ -48,6 +49,8 @@ def collect(runs: Sequence[Run], papers: Sequence[Paper] = (), every_run: bool =
         *loss_by_attack(measured),
         *auroc_over_seeds(measured),
         *critical_differences(None if analysis is None else analysis.ranking),
+        *calibration_curves(runs),
+        *figures_by_group(runs),
         *who_holds_what(runs),
     ]
     shown, selection = choose_runs(runs, every_run)

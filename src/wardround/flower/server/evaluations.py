@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any, get_args
 
+from wardround.datasets.patient_groups import in_order
 from wardround.federation.clients import Evaluation
 from wardround.federation.scoring import GROUP_METRICS, METRICS, gaps_between
 from wardround.flower.messages import CALIBRATION, GROUPS, REASONS, SAMPLES, VALIDATION, Note
@@ -103,7 +104,8 @@ def _groups(notes: Mapping[str, Note]) -> dict[str, dict[str, GroupMetrics]]:
         for attribute, group, rows, figures in _groups_of(note):
             said.setdefault((attribute, group), []).append((rows, figures))
     result: dict[str, dict[str, GroupMetrics]] = {}
-    for (attribute, group), own in sorted(said.items()):
+    ordered = in_order(group for _, group in said)
+    for (attribute, group), own in sorted(said.items(), key=lambda item: ordered.index(item[0][1])):
         medians = _medians({str(number): figures for number, (_, figures) in enumerate(own)})
         typical: dict[str, float | None] = {name: medians.get(name) for name in GROUP_METRICS}
         combined: dict[str, float | str | None] = {
