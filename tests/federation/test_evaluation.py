@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from wardround import models
 from wardround.datasets.base import Dataset, Split, Task
-from wardround.federation.evaluation import Evaluator, metrics_of
+from wardround.federation.evaluation import Evaluator, metrics_of, predict
 from wardround.federation.scoring import choose_thresholds, gaps_between, measure, measure_groups
 from wardround.updates import Layout
 
@@ -237,3 +237,21 @@ def test_a_network_on_no_rows_is_evaluated(name):
     test, _, details = evaluator.measure(weights * math.nan)
     assert all(math.isnan(value) for value in test.metrics.values())
     assert details.reasons["accuracy"].kind == "not-finite"
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (5,)])
+def test_threads_do_not_change_a_logit(shape):
+    """More samples than two batches have, in any number of threads: the same bits, in the order of the samples."""
+    torch.manual_seed(0)
+    samples = 200 if len(shape) == 3 else 2500
+    inputs = torch.randn(samples, *shape)
+    split = Split(inputs, torch.arange(samples) % 7)
+    dataset = Dataset("made up", Task.MULTICLASS, tuple("abcdefg"), split, split, split)
+    network = models.create("dos-cnn" if len(shape) == 3 else "mlp").build(shape, outputs=7)
+    alone = predict(network, dataset, inputs)
+    assert alone.shape == (samples, 7)
+    assert not alone.requires_grad
+    for threads in (2, 3, 64):
+        assert torch.equal(predict(network, dataset, inputs, threads), alone)
+    with torch.no_grad():
+        assert torch.allclose(alone[-5:], network(inputs[-5:]), atol=1e-5)

@@ -48,6 +48,7 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     config = yaml.safe_load(folder.config_path.read_text())
     assert config["training"]["lr"] == 0.001, "defaults included"
     assert {"wardround", "torch", "platform", "engine", "attack"} <= set(config["record"])
+    assert config["record"]["precision"] == "float32"
     rounds = folder.rounds()
     assert [line.round for line in rounds] == [1, 2, 3, 4, 5, 6]
     assert {"train", "attack", "aggregate", "evaluate"} <= set(rounds[0].seconds)

@@ -89,3 +89,31 @@ def test_a_gpu_is_used_where_there_is_one(objective):
     trainer = make_trainer(OTHER, objective("binary"), TrainingParams())
     assert trainer.engine == "sequential"
     assert trainer.device.type == "cuda"
+
+
+class TestPrecision:
+    CONVOLUTION = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1))
+
+    @pytest.fixture
+    def trainer(self, objective):
+        def make(precision, model=self.CONVOLUTION, **wish):
+            params = TrainingParams(precision=precision)
+            return make_trainer(model, objective("binary"), params, device="cpu", **wish)
+
+        return make
+
+    def test_every_engine_for_convolutions_has_it(self, trainer, machine):
+        machine(cores=2)
+        for engine in ("sequential", "processes"):
+            assert trainer("bf16", engine=engine).precision == "bf16"
+            assert trainer("float32", engine=engine).precision == "float32"
+
+    @pytest.mark.parametrize(("able", "precision"), [(True, "bf16"), (False, "float32")])
+    def test_auto_asks_the_machine(self, trainer, monkeypatch, able, precision):
+        monkeypatch.setattr(engines, "_computes_in_bf16", lambda device: able)
+        assert trainer("auto").precision == precision
+        assert trainer("auto", DENSE).precision == "float32"
+
+    def test_a_network_without_convolutions_has_none(self, trainer):
+        with pytest.raises(ConfigError, match="for networks with convolutions"):
+            trainer("bf16", DENSE)

@@ -269,3 +269,13 @@ def test_a_single_client_needs_no_workers(federation):
     out = trainer.train(weights_of(model), federation([9], (1, 6, 6), 3, "multi-class"), 0.01, 0.0)
     assert out.matrix.shape[0] == 1
     assert children() == before
+
+
+def test_bf16_is_the_same_in_workers(federation):
+    tasks = federation([12, 9, 7], (1, 6, 6), 3, "multi-class")
+    model, params = network(), TrainingParams(batch_size=4)
+    start = Layout.of(model).flatten(model.state_dict())
+    objective = Objective(True, nn.Identity())
+    alone = SequentialTrainer(model, objective, params, precision="bf16").train(start, tasks, 0.01, 0.0)
+    with ProcessesTrainer(model, objective, params, workers=2, precision="bf16") as trainer:
+        assert torch.equal(trainer.train(start, tasks, 0.01, 0.0).matrix, alone.matrix)

@@ -120,3 +120,35 @@ def test_a_gpu_gives_the_same_updates(federation, objective):
     rows = there.train(start, tasks, 0.05, 0.0).matrix
     assert rows.device.type == "cpu"
     assert ((rows - here.matrix).norm() / here.matrix.norm()) < 1e-2
+
+
+def test_bf16_is_coarser_but_the_weights_stay_float32(federation):
+    """Two runs agree to the last bit; they are near those in float32, and not the same."""
+    model = network("running")
+    objective, params = Objective(True, scale), TrainingParams(optimizer="sgd", batch_size=4, epochs=2)
+    tasks = federation([13, 9], (2, 6, 6), 3, "multi-class")
+    start = Layout.of(model).flatten(model.state_dict())
+
+    def trained(precision):
+        return SequentialTrainer(model, objective, params, precision=precision).train(start, tasks, 0.1, 0.0)
+
+    coarse, again, exact = trained("bf16"), trained("bf16"), trained("float32")
+    assert torch.equal(coarse.matrix, again.matrix)
+    assert torch.equal(coarse.loss, again.loss)
+    assert coarse.matrix.dtype == torch.float32
+    assert not torch.equal(coarse.matrix, exact.matrix)
+    assert torch.allclose(coarse.matrix, exact.matrix, atol=0.05)
+    assert not torch.equal(coarse.matrix, coarse.matrix.bfloat16().float()), "steps finer than bf16 are kept"
+
+
+def test_without_bf16_training_is_what_it_was(federation, plain_train):
+    """`precision` has a default, and that is float32: the textbook's training to the last digits."""
+    model = network("")
+    params = TrainingParams(optimizer="sgd", batch_size=4)
+    assert params.precision == "float32"
+    assert "precision" not in params.non_default()
+    tasks = federation([13, 9], (2, 6, 6), 3, "multi-class")
+    start = Layout.of(model).flatten(model.state_dict())
+    matrix, _ = plain_train(model, Objective(True, scale), params, start, tasks, 0.1)
+    out = SequentialTrainer(model, Objective(True, scale), params).train(start, tasks, 0.1, 0.0)
+    assert torch.allclose(out.matrix, matrix, atol=1e-6)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -24,9 +26,14 @@ from wardround.federation.scoring import (
     metrics_of,
 )
 from wardround.records import EvaluationDetails
+from wardround.threads import one_thread
 from wardround.updates import Layout
 
 __all__ = ["METRICS", "Evaluator", "details_of", "evaluate", "metrics_of", "predict"]
+
+SMALLEST_BATCH, LARGEST_BATCH = 16, 1024
+BATCH_VALUES = 1 << 20
+"""Input values of a batch: 85 images of 64 × 64 in colour."""
 
 
 class Evaluator:
@@ -38,9 +45,12 @@ class Evaluator:
         dataset: Dataset,
         validation_rows: Tensor | None = None,
         backdoors: Sequence[Backdoor] = (),
+        threads: int = 1,
     ) -> None:
-        """`validation_rows`: which validation samples count (None: all). `backdoors`: whose success is measured too."""
-        self.model, self.dataset = model, dataset
+        """`validation_rows`: which validation samples count (None: all). `backdoors`: whose success is measured too.
+        `threads`: how many compute side by side, each on batches of its own; the figures are the same for any number.
+        """
+        self.model, self.dataset, self.threads = model, dataset, threads
         self.validation_rows, self.backdoors = validation_rows, backdoors
         self._layout = Layout.of(model)
         self._tensors = model.state_dict()
@@ -109,7 +119,7 @@ class Evaluator:
         if rows is not None:
             index = torch.as_tensor(rows, dtype=torch.long)
             inputs, targets = inputs[index], targets[index]
-        return predict(self.model, self.dataset, inputs), targets
+        return predict(self.model, self.dataset, inputs, self.threads), targets
 
     def _predicted_target(self, backdoor: Backdoor, thresholds: Thresholds, triggered: bool) -> float:
         """Share of test samples of other classes that get the backdoor's target, by the weights just measured.
@@ -119,7 +129,7 @@ class Evaluator:
         """
         test = self.dataset.test
         inputs = backdoor.trigger(test.inputs) if triggered else test.inputs
-        logits = predict(self.model, self.dataset, inputs)
+        logits = predict(self.model, self.dataset, inputs, self.threads)
         if self.dataset.task is Task.MULTICLASS:
             predicted = logits.argmax(1)
         else:
@@ -143,13 +153,30 @@ def details_of(measured: Measurement) -> EvaluationDetails:
     )
 
 
-def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, batch_size: int = 1024) -> Tensor:
-    """Logits of all samples; of none, where there are none: many networks cannot take an empty batch."""
+def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, threads: int = 1) -> Tensor:
+    """Logits of all samples; of none, where there are none: many networks cannot take an empty batch.
+
+    Batches are as large as the cache likes, whatever the number of threads: the logits do not depend on it.
+    """
     if not len(inputs):
         return torch.empty(0, dataset.outputs)
     model.eval()
-    with torch.no_grad():
-        return torch.cat([model(dataset.prepare(batch)) for batch in inputs.split(batch_size)])
+    size = min(LARGEST_BATCH, max(SMALLEST_BATCH, BATCH_VALUES // math.prod(inputs.shape[1:])))
+
+    def logits_from(first: int) -> Tensor:
+        with torch.no_grad():  # a setting of the thread
+            logits: Tensor = model(dataset.prepare(inputs[first : first + size]))
+            return logits
+
+    starts = range(0, len(inputs), size)
+    threads = min(threads, len(starts))
+    if threads == 1:
+        return torch.cat([logits_from(first) for first in starts])
+    with (
+        one_thread(),
+        ThreadPoolExecutor(threads) as pool,
+    ):  # ended here: workers may be forked between rounds
+        return torch.cat(list(pool.map(logits_from, starts)))
 
 
 def evaluate(

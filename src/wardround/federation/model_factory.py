@@ -9,6 +9,7 @@ from torch import nn
 
 from wardround import models
 from wardround.datasets.base import Dataset, Task
+from wardround.errors import ConfigError
 from wardround.privacy.noise import SystemNoise
 from wardround.privacy.params import DpParams
 from wardround.training.base import Objective, Trainer, TrainingParams
@@ -58,6 +59,11 @@ def build_trainer(
     """
     objective = objective_of(dataset)
     if dp is not None and dp.unit == "patient":
+        if training.precision == "bf16":
+            raise ConfigError(
+                "training.precision 'bf16': DP-SGD computes every patient's gradient in float32; "
+                "'float32' or 'auto' works"
+            )
         source = SystemNoise() if system_noise else None
         return PatientTrainer(model, objective, training, dp.clip, dp.multiplier, source)
     return make_trainer(model, objective, training, engine, device, workers)

@@ -227,7 +227,9 @@ def simulated_federation(
     if protection.masked and sum_masked is None:
         raise ConfigError(f"privacy.mode {privacy.mode} needs the function that plays it")
     server_data = ServerData(dataset, rule, schedule)
-    evaluator = Evaluator(model, dataset, server_data.validation_rows, campaign.attack.backdoors)
+    evaluator = Evaluator(
+        model, dataset, server_data.validation_rows, campaign.attack.backdoors, trainer.workers
+    )
     data, sealers = client_data(dataset, assignment), protection.sealers()
     members = [
         Client(name, dataset, data[name], test_rows, campaign, privacy.dp, sealers.get(name))

@@ -293,6 +293,7 @@ def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any
     return {
         **versions(),
         "engine": engine,
+        **({} if federation.trainer is None else {"precision": federation.trainer.precision}),
         "model_parameters": federation.layout.size,
         "aggregator": federation.rule.resolved(per_round),
         "attack": federation.campaign.record(),

@@ -20,14 +20,19 @@ __all__ = [
     "ClientData",
     "ClientTask",
     "Objective",
+    "Precision",
     "Trained",
     "Trainer",
     "TrainingParams",
     "batches",
     "empty_matrix",
     "has_batch_norm",
+    "has_convolutions",
     "learning_rate",
 ]
+
+
+Precision = Literal["float32", "bf16"]
 
 
 class TrainingParams(Parameters):
@@ -48,6 +53,9 @@ class TrainingParams(Parameters):
     """`step`: what the learning rate is multiplied by."""
     prox_mu: float = Field(0.0, ge=0)
     """Strength of FedProx's term (μ/2)‖w − w^t‖² in the local loss."""
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    """What convolutional networks compute in; weights, gradients and the optimiser stay in float32. `auto`: bf16
+    where the processor or GPU has it. The record says which one it was."""
 
 
 def learning_rate(params: TrainingParams, round: int, rounds: int) -> float:
@@ -119,6 +127,10 @@ class Trainer(Protocol):
 
     engine: ClassVar[str]
     """Its name in the record."""
+    precision: Precision = "float32"
+    """What it computes in."""
+    workers: int = 1
+    """Clients that it trains side by side, each on a core of its own."""
 
     def train(
         self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
@@ -167,6 +179,11 @@ def batches(task: ClientTask, batch_size: int, epochs: int, smallest: int = 1) -
         for batch in torch.from_numpy(shuffled(task.seed, epoch, n)).split(batch_size):
             if len(batch) >= smallest or n < smallest:
                 yield batch
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Does the network have convolutions, in any number of dimensions?"""
+    return any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in module.modules())
 
 
 def has_batch_norm(module: nn.Module) -> bool:

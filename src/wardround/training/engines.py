@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from wardround.errors import ConfigError, did_you_mean
-from wardround.training.base import Objective, Trainer, TrainingParams
+from wardround.training.base import Objective, Precision, Trainer, TrainingParams, has_convolutions
 from wardround.training.dense import DenseStack, NotDense
 from wardround.training.processes import ProcessesTrainer, available_cores, why_no_processes
 from wardround.training.sequential import SequentialTrainer
 from wardround.training.vectorized import VectorizedTrainer
 
-__all__ = ["DEVICES", "ENGINES", "Device", "Engine", "make_trainer", "resolve_device"]
+__all__ = ["DEVICES", "ENGINES", "Device", "Engine", "make_trainer", "resolve_device", "resolve_precision"]
 
 Engine = Literal["auto", "vectorized", "sequential", "processes"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -33,6 +33,32 @@ def resolve_device(device: str = "auto") -> torch.device:
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device 'cuda': torch finds no GPU here; device 'auto' or 'cpu' works")
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def resolve_precision(precision: str, model: nn.Module, device: torch.device) -> Precision:
+    """What a network is computed in; `auto` is bf16 for convolutions where the hardware computes in it.
+
+    >>> resolve_precision("auto", nn.Linear(2, 1), torch.device("cpu"))
+    'float32'
+    """
+    if precision == "float32":
+        return "float32"
+    if not has_convolutions(model):
+        if precision == "bf16":
+            raise ConfigError(
+                "training.precision 'bf16' is for networks with convolutions, and this model has none; "
+                "'float32' or 'auto' works"
+            )
+        return "float32"
+    if precision == "bf16":
+        return "bf16"
+    return "bf16" if _computes_in_bf16(device) else "float32"
+
+
+def _computes_in_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def make_trainer(
@@ -71,11 +97,12 @@ def make_trainer(
             f"engine '{chosen}' cannot train this model here: {reasons[chosen]}; "
             f"engines that can: {', '.join(['auto', *working])}"
         )
+    precision = resolve_precision(params.precision, model, where)
     if chosen == "vectorized":
         return VectorizedTrainer(model, objective, params, where)
     if chosen == "processes":
-        return ProcessesTrainer(model, objective, params, workers)
-    return SequentialTrainer(model, objective, params, where)
+        return ProcessesTrainer(model, objective, params, workers, precision)
+    return SequentialTrainer(model, objective, params, where, precision)
 
 
 def _pick(reasons: dict[str, str | None], workers: int | None) -> str:

@@ -33,6 +33,7 @@ from wardround.training.base import (
     ClientData,
     ClientTask,
     Objective,
+    Precision,
     Trained,
     Trainer,
     TrainingParams,
@@ -71,12 +72,18 @@ class ProcessesTrainer(Trainer):
     engine: ClassVar[str] = "processes"
 
     def __init__(
-        self, model: nn.Module, objective: Objective, params: TrainingParams, workers: int | None = None
+        self,
+        model: nn.Module,
+        objective: Objective,
+        params: TrainingParams,
+        workers: int | None = None,
+        precision: Precision = "float32",
     ) -> None:
         reason = why_no_processes()
         if reason is not None:
             raise ConfigError(f"engine 'processes' cannot run here: {reason}; engine 'sequential' can")
-        self.local = SequentialTrainer(model, objective, params)
+        self.precision = precision
+        self.local = SequentialTrainer(model, objective, params, precision=precision)
         self.workers = available_cores() if workers is None else workers
         if self.workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")

@@ -21,6 +21,7 @@ from wardround.threads import one_thread
 from wardround.training.base import (
     ClientTask,
     Objective,
+    Precision,
     Trained,
     Trainer,
     TrainingParams,
@@ -45,8 +46,9 @@ class SequentialTrainer(Trainer):
         objective: Objective,
         params: TrainingParams,
         device: torch.device | None = None,
+        precision: Precision = "float32",
     ) -> None:
-        self.objective, self.params = objective, params
+        self.objective, self.params, self.precision = objective, params, precision
         self.device = device or torch.device("cpu")
         self.layout = Layout.of(model)
         self.network = FlatNetwork(model, self.layout, self.device)
@@ -89,7 +91,9 @@ class SequentialTrainer(Trainer):
             if objective.augment is not None:
                 inputs = objective.augment(inputs, augmentation)
             network.gradients.zero_()
-            loss = objective.loss(network(inputs), targets[batch])
+            with self._autocast():
+                logits = network(inputs)
+            loss = objective.loss(logits.to(network.weights.dtype), targets[batch])
             loss.backward()
             if anchor is not None:
                 network.gradients.add_(network.weights - anchor, alpha=prox_mu)
@@ -97,6 +101,13 @@ class SequentialTrainer(Trainer):
             total += loss.detach() * len(batch)
             samples += len(batch)
         return float(total) / samples
+
+    def _autocast(self) -> torch.autocast:
+        """Convolutions and products inside are computed in bf16, where that is the precision.
+
+        The weights that the optimiser steps stay as they are: a step is often smaller than bf16 can tell.
+        """
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
 class FlatNetwork:
