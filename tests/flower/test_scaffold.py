@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+import tomllib
 import urllib.request
 
 import pytest
@@ -24,6 +25,20 @@ def test_flower_takes_the_folder(tmp_path):
     folder = write_app(tmp_path / "app")
     assert len(build_fab_from_disk(folder)) < 100_000
     assert load_federation(folder / "fed.yaml").clients == 4
+
+
+def test_flower_has_nothing_to_install_for_it(tmp_path):
+    """Flower installs an app's dependencies anew for each run, from an index that need not have wardround."""
+    project = tomllib.loads((write_app(tmp_path / "app") / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == []
+
+
+def test_programs_that_are_not_on_the_path_are_said(tmp_path, monkeypatch):
+    call = ["flower", "init", "--force", str(tmp_path / "app")]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "first: source " in CliRunner().invoke(app, call).output
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert "source " not in CliRunner().invoke(app, call).output
 
 
 def test_what_is_there_is_left_alone(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wardround.analysis.measures import BASELINE, Measured
 from wardround.analysis.ranking import Ranking
-from wardround.analysis.rendering import Cell, Table, number
+from wardround.analysis.rendering import Cell, Table, number, signed
 from wardround.analysis.statistics import Paired, adjusted, paired, seeds_needed
 from wardround.analysis.summaries import grouped
 from wardround.errors import ConfigError, did_you_mean
@@ -82,9 +82,11 @@ def comparison_table(comparisons: Sequence[PairedComparison], reference: str) ->
     rows: list[list[Cell]] = []
     for c in comparisons:
         test = c.test
-        interval = None if test.low is None else f"{test.low:+.3f} to {test.high:+.3f}"
+        interval = None
+        if test.low is not None and test.high is not None:
+            interval = f"{signed(test.low)} to {signed(test.high)}"
         rows.append(
-            [c.setting, c.attack, c.other, test.n, f"{test.difference:+.3f}", interval, number(test.cohens_d, 2),
+            [c.setting, c.attack, c.other, test.n, signed(test.difference), interval, number(test.cohens_d, 2),
              test.p_in_words, number(c.holm_p, 4) if test.can_decide else None,
              number(c.bonferroni_p, 4) if test.can_decide else None,
              None if test.t_p is None else f"{test.t_p:.3g}", _needed(test)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 
-__all__ = ["Cell", "Table", "count", "difference", "number", "percent", "plus_minus"]
+__all__ = ["Cell", "Table", "count", "difference", "fixed", "number", "percent", "plus_minus", "signed"]
 
+GUARD_DIGITS = 6  # beyond those that are shown: farther ones are errors of floating-point sums
 Cell = str | float | int | None
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -63,9 +66,31 @@ class Table:
         )
 
 
+def fixed(value: float, digits: int = 3) -> str:
+    """A value with so many digits, the same on every page, in every table and on the terminal.
+
+    A half is rounded away from zero, as people do, and the last bits of a sum do not decide: the mean of differences
+    and the difference of means are one number to a reader. There is no minus zero.
+
+    >>> fixed(0.0245), fixed(0.02449999999999997), fixed(-0.0004), f"{0.02449999999999997:.3f}"
+    ('0.025', '0.025', '0.000', '0.024')
+    """
+    if not math.isfinite(value):
+        return f"{value:.{digits}f}"
+    exact = Decimal(repr(round(value, digits + GUARD_DIGITS)))
+    shown = exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return str(abs(shown)) if not shown else str(shown)
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """As `fixed`, with a plus sign where there is no minus."""
+    shown = fixed(value, digits)
+    return shown if shown.startswith("-") else f"+{shown}"
+
+
 def number(value: float | None, digits: int = 3) -> str | None:
     """A value rounded to `digits`; None stays None."""
-    return None if value is None else f"{value:.{digits}f}"
+    return None if value is None else fixed(value, digits)
 
 
 def difference(value: float) -> str:
@@ -74,7 +99,7 @@ def difference(value: float) -> str:
     >>> difference(0.0245), difference(-0.0004), difference(-0.012)
     ('0.025', '0.000', '−0.012')
     """
-    shown = f"{abs(value):.3f}"
+    shown = fixed(abs(value))
     return f"−{shown}" if value < 0 and float(shown) else shown
 
 
@@ -92,13 +117,13 @@ def plus_minus(mean: float | None, sd: float | None, digits: int = 3) -> str | N
     """mean ± sd, as papers write it."""
     if mean is None:
         return None
-    return number(mean, digits) if sd is None else f"{mean:.{digits}f} ± {sd:.{digits}f}"
+    return fixed(mean, digits) + ("" if sd is None else f" ± {fixed(sd, digits)}")
 
 
 def _shown(cell: Cell) -> str:
     if cell is None:
         return "–"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return fixed(cell) if isinstance(cell, float) else str(cell)
 
 
 def _markdown(text: str) -> str:

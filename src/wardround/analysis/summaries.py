@@ -161,7 +161,7 @@ def _mean_sd(values: Description | None) -> str | None:
 
 
 def _interval(values: Description | None) -> str | None:
-    return None if values is None or values.low is None else f"{values.low:.3f} to {values.high:.3f}"
+    return None if values is None or values.low is None else f"{number(values.low)} to {number(values.high)}"
 
 
 def every_run(measured: Sequence[Measured]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from wardround.analysis.rendering import difference
+from wardround.analysis.rendering import difference, fixed
 from wardround.analysis.tables import Comparison
 from wardround.progress import Advance, progress
 
@@ -29,7 +29,7 @@ def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
         table.add_row(
             line.method,
             line.attack,
-            _number(line.auroc) + (f" ± {line.auroc_sd:.3f}" if line.auroc_sd is not None else ""),
+            _number(line.auroc) + (f" ± {fixed(line.auroc_sd)}" if line.auroc_sd is not None else ""),
             "–" if line.loss_of_auroc is None else difference(line.loss_of_auroc),
             _percent(line.tpr) + (mark if line.tpr is not None else ""),
             _percent(line.fpr) + (mark if line.fpr is not None else ""),
@@ -41,7 +41,7 @@ def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return "–" if value is None else fixed(value)
 
 
 def _percent(value: float | None) -> str:

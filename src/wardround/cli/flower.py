@@ -6,6 +6,7 @@ Imports of other modules are inside the functions, so that the command line star
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -205,6 +206,9 @@ def init_app(
     print(
         f"{written}: a Flower app; run it by: flwr run {written} local --federation-config num-supernodes=4"
     )
+    if shutil.which("flower-superlink") is None:
+        activate = Path(sys.executable).with_name("activate")
+        print(f"Flower looks for its programs on the PATH; first: source {activate}")
 
 
 @flower_app.callback()

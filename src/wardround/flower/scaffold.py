@@ -23,7 +23,8 @@ name = "wardround-federation"
 version = "{version}"
 description = "Byzantine-robust federated learning with wardround"
 license = "Apache-2.0"
-dependencies = ["wardround[flower]"]
+# Flower would install what stands here anew for each run; wardround itself is there already, since it wrote this.
+dependencies = []
 
 [tool.hatch.build.targets.wheel]
 packages = ["federation"]
@@ -70,7 +71,9 @@ README = """\
 
     flwr run . local --federation-config 'num-supernodes=4'
 
-runs `fed.yaml` on this machine, in Flower's simulation; the run folder is under `runs/`.
+runs `fed.yaml` on this machine, in Flower's simulation; the run folder is under `runs/`. Flower looks for its own
+programs on the PATH, so activate the environment in which wardround is installed (`source .venv/bin/activate`), with
+`pip install 'wardround[flower,ray]'`. The SuperLink that `flwr run` starts keeps running; `flwr` says how to stop it.
 `--run-config 'config="/path/to/fed.yaml" out="/path/to/runs"'` uses other paths.
 """
 

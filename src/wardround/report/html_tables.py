@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from wardround.analysis.rendering import Table, difference
+from wardround.analysis.rendering import Table, difference, fixed
 from wardround.analysis.tables import Comparison
 
 __all__ = ["comparison_table", "table"]
@@ -103,11 +103,11 @@ def _framed(head: str, bodies: str, kind: str) -> str:
 
 
 def _text(cell: str | float | int | None) -> str:
-    return "" if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return "" if cell is None else fixed(cell) if isinstance(cell, float) else str(cell)
 
 
 def _number(value: float | None) -> str:
-    return "<td></td>" if value is None else f'<td data-value="{value}">{value:.3f}</td>'
+    return "<td></td>" if value is None else f'<td data-value="{value}">{fixed(value)}</td>'
 
 
 def _difference(value: float | None) -> str:
