@@ -232,3 +232,37 @@ def test_the_client_app_imports_nothing_heavy():
     code = "import sys, wardround.flower.client_app; print(*{m.split('.')[0] for m in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "pandas", "sklearn", "scipy", "monai"} & set(out.stdout.split())
+
+
+def own_table(folder, name, number, policy=None):
+    """A hospital with a table of 400 patients, nine of ten of them women."""
+    rng = np.random.default_rng(number)
+    scores = rng.standard_normal(400)
+    died = (scores + rng.standard_normal(400) > 0).astype(int)
+    sexes = np.where(np.arange(400) % 10 == 0, "male", "female")
+    lines = [
+        f"{s:.3f},{i % 7},{sex},{d}" for i, (s, sex, d) in enumerate(zip(scores, sexes, died, strict=True))
+    ]
+    path = folder / f"{name}.csv"
+    path.write_text("score,other,sex,died\n" + "\n".join(lines) + "\n")
+    data = {"name": "csv", "file": str(path), "label": "died", "drop": ["sex"], "groups": ["sex"]}
+    return hospital(name, dataset=data, seed=number, policy=policy or {})
+
+
+def test_hospitals_report_groups_that_are_large_enough_and_the_record_has_them(tmp_path):
+    bold = {"min_group": 1}
+    hospitals = [
+        own_table(tmp_path, name, i, bold if name != "west" else None)
+        for i, name in enumerate(("north", "east", "south", "west"))
+    ]
+    folder = run_federation(federation_from(FED), neighbours(hospitals), tmp_path / "runs")
+    last = folder.rounds()[-1]
+    sexes = last.details.groups["sex"]
+    assert sexes["male"]["hospitals"] == 3, "west has too few men among its test patients to speak of them"
+    assert sexes["female"]["hospitals"] == 3, "nor of the women, from whom the men's figures would follow"
+    assert 0.5 < sexes["female"]["auroc"] <= 1
+    assert last.details.gaps["sex"]["accuracy"] is not None
+    assert last.details.calibration
+    assert 0 < last.metrics["threshold"] < 1
+    assert last.metrics["brier"] < 0.3
+    assert folder.summary().evaluation["final"]["groups"]["sex"]["male"]["hospitals"] == 3
