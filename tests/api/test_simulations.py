@@ -271,3 +271,34 @@ def test_an_auroc_that_cannot_be_computed_says_why(net, tmp_path):
     assert analysis.runs["broken_rounds"] == [0]
     assert "No AUROC in 1 of 1 runs: all 16 rows are of class '0'" in analysis.markdown()
     assert result.report(tmp_path / "page.html").exists()
+
+
+def test_clients_are_what_files_of_hospitals_are(hospitals, tmp_path):
+    """The same rows as arrays, and as one CSV file per hospital without scaling: the same bytes."""
+    rows = {name: (x.astype(np.float32), y) for name, (x, y) in hospitals.items()}
+    for name, (x, y) in rows.items():
+        lines = [
+            ",".join([*map(repr, map(float, row)), str(int(label))]) for row, label in zip(x, y, strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,c,d,e,died", *lines]) + "\n")
+    settings = {
+        "model": {"name": "mlp", "hidden": [4]},
+        "aggregator": {"name": "median"},
+        "attack": {"name": "sign-flip", "fraction": 0.2},
+        "partition": {"name": "natural", "min_size": 1},
+        "rounds": 3,
+        "seed": 2,
+    }
+    files = {name: str(tmp_path / f"{name}.csv") for name in rows}
+    config = {**settings, "dataset": {"name": "csv", "files": files, "label": "died"}}
+    from_files = run(load_config({**config, "preprocessing": {"scale": "none"}}), tmp_path / "runs")
+    assert lines_of_clients(simulate(clients=rows, **settings).folder) == lines_of_clients(from_files)
+    assert weights_match(simulate(clients=rows, **settings), from_files)
+
+
+def lines_of_clients(folder):
+    return folder.clients_path.read_bytes()
+
+
+def weights_match(result, folder):
+    return torch.equal(weights_of(result.model), folder.read_checkpoint()["federation"]["weights"])

@@ -14,7 +14,7 @@ from wardround.registry import Registry
 
 DOCS = ROOT / "docs"
 NAVIGATION = {
-    "Start": ["start", "concepts", "results"],
+    "Start": ["start", "python", "concepts", "results"],
     "Experiments": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
     "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
     "A federation": ["federation", "flower-strategy"],
@@ -26,6 +26,7 @@ PROJECT_FILES = {
     "SECURITY.md": "security.md",
 }
 API = {
+    "wardround.api": "simulate and analyze",
     "wardround.updates": "what clients send, and what a rule makes of it",
     "wardround.aggregators": "rules",
     "wardround.attacks": "attacks",
