@@ -45,4 +45,5 @@ clean:
 
 .venv/.dev: .venv/.core
 	$(LOCKED) --editable ".[docs,export,fast,figures,flower,imaging,live,mimic3,privacy,ray,redteam,tracking,dev]"
+	-$(LOCKED) --no-deps byzfl  # compared with in tests; its dependencies would bring torchvision
 	@touch $@

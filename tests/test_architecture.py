@@ -64,6 +64,7 @@ HEAVY = {"flwr", "mlflow", "monai", "numba", "duckdb", "ray", "sklearn", "scipy"
 WHOLE_PACKAGE = {
     ".": {"architecture", "docs", "extending", "init", "packaging"},
     "aggregators": {
+        "against_others",
         "breakdown",
         "contract",
         "declarations",
@@ -76,7 +77,7 @@ WHOLE_PACKAGE = {
     "aggregators/caac_guard": {"whole_runs"},
     "aggregators/fedbnp": {"contract"},
     "aggregators/preaggregation": {"contract"},
-    "attacks": {"contract"},
+    "attacks": {"against_others", "contract"},
     "flower": {
         "deployment",
         "encrypted",
