@@ -1,7 +1,8 @@
 # Everything from nothing: `make demo` and `make test` need only Python 3.11 or later.
 PYTHON ?= python3
 BIN := .venv/bin
-LOCKED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt
+# Not --quiet: a download of hundreds of megabytes should be seen to move.
+LOCKED := $(BIN)/python -m pip install --progress-bar on --disable-pip-version-check --constraint requirements.txt
 
 .PHONY: demo test check lint bench docs browser clean
 
@@ -39,11 +40,13 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.core: pyproject.toml requirements.txt | .venv/bin/python
-	@echo "setting up .venv (a few minutes the first time) …"
-	$(LOCKED) --editable ".[fast]"
+	@echo "Setting up .venv: about 1.6 GB on disk, most of it torch (several GB more where torch comes with CUDA)."
+	@echo "That takes a few minutes the first time; pip shows below what it is doing."
+	$(LOCKED) --editable ".[fast,live]"
 	@touch $@
 
 .venv/.dev: .venv/.core
+	@echo "Adding what tests, documentation and all extras need: about 0.7 GB more."
 	$(LOCKED) --editable ".[docs,export,fast,figures,flower,imaging,live,mimic3,privacy,ray,redteam,tracking,dev]"
 	-$(LOCKED) --no-deps byzfl  # compared with in tests; its dependencies would bring torchvision
 	@touch $@

@@ -144,10 +144,42 @@ def test_a_wrong_command_is_found():
     assert complaint(shlex.split("wardround matrix caac-core --jobs 2")) is None
 
 
+def test_examples_compare_methods_on_the_same_seed():
+    """Comparisons are paired by seed: an example that changes rule and seed at once would compare nothing."""
+    for file in PAGES:
+        for line in file.read_text().splitlines():
+            if "wardround run" in line and re.search(r"(aggregator|attack)\.name=", line):
+                assert not re.search(r"\bseed=", line), f"{file.name}: {line}"
+
+
+def test_a_run_is_resumed_and_does_not_go_on():
+    """One word for one thing."""
+    said = re.compile(
+        r"\b(run|command|search|training|experiment|federation|matrix)s? (goes|go|will go) on\b"
+    )
+    for file in [*PAGES, *(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js")]:
+        assert not said.search(file.read_text()), file
+
+
+def test_make_demo_installs_what_the_first_page_uses():
+    """And says how much that is before it starts, with a progress that is seen."""
+    makefile = (ROOT / "Makefile").read_text()
+    core = makefile[makefile.index(".venv/.core:") : makefile.index(".venv/.dev:")]
+    (extras,) = re.findall(r"\.\[([a-z0-9,]+)\]", core)
+    needed = {"watch": "live", "serve": "flower", "join": "flower", "redteam": "redteam", "export": "export"}
+    used = set(re.findall(r"^wardround (\w+)", (ROOT / "docs" / "start.md").read_text(), re.M))
+    assert "watch" in used
+    assert {needed[command] for command in used & needed.keys()} <= set(extras.split(","))
+    assert core.index("1.6 GB") < core.index("$(LOCKED)")
+    (locked,) = re.findall(r"^LOCKED := (.*)$", makefile, re.M)
+    assert "--quiet" not in locked
+    assert "--progress-bar on" in locked
+
+
 def test_every_extra_that_is_named_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for file in [*PAGES, *(ROOT / "src").rglob("*.py")]:
-        for group in re.findall(r"wardround\[([a-z,]+)\]", file.read_text()):
+        for group in re.findall(r"wardround\[([a-z0-9,]+)\]", file.read_text()):
             assert set(group.split(",")) <= extras.keys(), f"{file.name}: wardround[{group}]"
 
 

@@ -1,4 +1,4 @@
-"""The model of the round that was best on validation: kept while a run goes on, since later rounds move the model."""
+"""The model of the round that was best on validation: kept during a run, since later rounds move the model."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_without_a_retry_left_it_raises(join):
     with pytest.raises(QuorumMissed) as error:
         membership.wait_for_retry(7, 3, "nobody came")
     assert str(error.value) == (
-        "round 7: nobody came; gave up after 2 retries. Bring hospitals back and start again: the run goes on from here"
+        "round 7: nobody came; gave up after 2 retries. Bring hospitals back and start again: the run resumes from here"
     )
     assert federation.clock.naps == []
     (event,) = federation.audit()

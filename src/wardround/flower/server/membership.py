@@ -198,7 +198,7 @@ class Membership:
         if wait is None:
             raise QuorumMissed(
                 f"round {round}: {reason}; gave up after {retries} retries. Bring hospitals back and start "
-                "again: the run goes on from here"
+                "again: the run resumes from here"
             )
         self.sleep(wait)
 
