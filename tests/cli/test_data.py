@@ -129,3 +129,24 @@ def test_several_files_are_several_hospitals(stays, here, tmp_path):
     said = here("data", "check", stays, other, "--label", "gestorben", "--drop", "Klinik")
     assert "2 hospitals: " in said.stdout
     assert "other/stays 90" in said.stdout
+
+
+def test_a_folder_is_its_tables(stays, here, tmp_path):
+    (tmp_path / "more.tsv").write_text(
+        "Größe\tgestorben\n" + "".join(f"{i}\t{'ja' if i % 2 else 'nein'}\n" for i in range(40))
+    )
+    said = here("data", "check", tmp_path, "--label", "gestorben", "--drop", "Klinik").stdout
+    assert "more 40, stays 90" in said
+    assert "separator tab" in said
+    assert "separator tab" in here("data", "check", tmp_path / "more.tsv", "--separator", "tab").stdout
+    (tmp_path / "empty").mkdir()
+    assert "no .csv, .csv.gz or .tsv file in it" in here("data", "check", tmp_path / "empty").stderr
+
+
+def test_the_smallest_hospital_is_the_partitions(stays, here, tmp_path):
+    config = tmp_path / "run.yaml"
+    section = {"name": "csv", "file": str(stays), "label": "gestorben", "client": "Klinik"}
+    for least, warned in ((50, True), (20, False)):
+        values = {"dataset": section, "partition": {"name": "natural", "min_size": least}}
+        config.write_text(yaml.safe_dump(values, allow_unicode=True))
+        assert (f"asks for {least}" in here("data", "check", config).stdout) == warned

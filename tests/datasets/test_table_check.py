@@ -135,6 +135,7 @@ def test_the_auroc_of_a_column_is_the_usual_one(tmp_path):
         ({"site": lambda i: "big" if i > 8 else "small"}, {}, "warning", "hospital 'small' is small: "),
         ({"site": lambda i: "ab"[i % 4 == 0]}, {}, "note", "hospital 'a' has no row of '1'"),
         ({"site": lambda i: "" if i == 3 else "a"}, {}, "error", "column 'site' (client) is empty in 1 rows"),
+        ({"age": None}, {}, "error", "no column is left to be a feature"),
         ({}, {"label": None}, "note", "no label is given, so classes are not checked; columns with two values: died"),
     ],
 )  # fmt: skip

@@ -127,9 +127,7 @@ def prepare_dataset(
 def check_files(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            help="Your table; several: one per hospital; or the YAML file of a run with a csv dataset."
-        ),
+        typer.Argument(help="Your table; several, or a folder: one per hospital; or the YAML file of a run."),
     ],
     label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     client: Annotated[str | None, typer.Option(help="The column that names the hospital.")] = None,
@@ -160,7 +158,8 @@ def check_files(
         "schema": schema,
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value}
-    check = check_table(_table(files, options), seed)
+    table, least = _table(files, options)
+    check = check_table(table, seed, **least)
     if as_json:
         typer.echo(json.dumps(check.plain(), indent=1, ensure_ascii=False))
     else:
@@ -173,23 +172,41 @@ def check_files(
         raise typer.Exit(1)
 
 
-def _table(files: list[Path], options: dict[str, Any]) -> CsvTable:
-    """The `csv` dataset of these files, or of a run's configuration."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t"}
+"""What people write for a separator that is hard to type."""
+
+
+def _table(files: list[Path], options: dict[str, Any]) -> tuple[CsvTable, dict[str, int]]:
+    """The `csv` dataset of these files or of a run's configuration, and the smallest hospital that the run takes."""
     from wardround.datasets.csv_table import CsvTable
     from wardround.runs.config import read_yaml
 
+    least: dict[str, int] = {}
+    if "separator" in options:
+        options["separator"] = SEPARATORS.get(options["separator"], options["separator"])
+    files = [file for path in files for file in (_tables_in(path) if path.is_dir() else [path])]
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
-        section = read_yaml(files[0]).get("dataset")
+        values = read_yaml(files[0])
+        section, partition = values.get("dataset"), values.get("partition")
         if not isinstance(section, Mapping) or section.get("name") != CsvTable.name:
             raise ConfigError(f"{files[0]}: its dataset is no csv table, and needs no check")
         options = {**{key: value for key, value in section.items() if key != "name"}, **options}
+        if isinstance(partition, Mapping) and isinstance(partition.get("min_size"), int):
+            least["min_size"] = partition["min_size"]
     elif len(files) == 1:
         options["file"] = files[0]
     else:
         options["files"] = _by_hospital(files)
     table = _created(CsvTable.name, options)
     assert isinstance(table, CsvTable)
-    return table
+    return table, least
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    tables = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz"), *folder.glob("*.tsv")])
+    if not tables:
+        raise ConfigError(f"{folder}: no .csv, .csv.gz or .tsv file in it")
+    return tables
 
 
 def _by_hospital(files: list[Path]) -> dict[str, Path]:

@@ -145,7 +145,8 @@ def _describe_table(config: RunConfig) -> bool:
 
     source = datasets.create(name, **params)
     assert isinstance(source, CsvTable)
-    for line in in_short(check_table(source, config.seed)):
+    least = {} if (min_size := config.partition.get("min_size")) is None else {"min_size": min_size}
+    for line in in_short(check_table(source, config.seed, **least)):
         print(line, file=sys.stderr)
     return True
 

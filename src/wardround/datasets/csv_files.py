@@ -62,6 +62,8 @@ def read_text_table(
         missing: Words that stand for "no value" beside `MISSING`; their cells are read as empty.
     """
     tail = f"; get it from {origin}" if origin else ""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file in it{tail}")
     if not path.is_file():
         raise DataError(f"{path} does not exist{tail}")
     try:

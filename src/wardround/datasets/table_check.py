@@ -31,17 +31,18 @@ MOST_LEVELS = 50
 """A column with more different words is hardly a category."""
 
 
-def check_table(source: CsvTable, seed: int = 0) -> TableCheck:
+def check_table(source: CsvTable, seed: int = 0, min_size: int = SMALLEST_HOSPITAL) -> TableCheck:
     """Read the files of a `csv` dataset and look for what would go wrong with them.
 
-    What keeps a file from being read at all is a `DataError`; everything else is a finding.
+    `min_size`: training rows that the run's partition asks of a hospital. What keeps a file from being read at all is
+    a `DataError`; everything else is a finding.
     """
     p = source.params
     dialect = Dialect(p.separator, p.decimal, p.encoding)
     paths = p.files or {"": Path(str(p.file))}
     tables = {name: read_text_table(path, dialect=dialect, missing=p.missing) for name, path in paths.items()}
     files = tuple(_file(path, tables[name]) for name, path in paths.items())
-    return _Checker(source, tables, files, seed).check()
+    return _Checker(source, tables, files, seed, min_size).check()
 
 
 def _file(path: Path, table: TextTable) -> FileSummary:
@@ -54,7 +55,12 @@ class _Checker:
     """One check at work: the table as columns of cells, and the findings so far."""
 
     def __init__(
-        self, source: CsvTable, tables: Mapping[str, TextTable], files: tuple[FileSummary, ...], seed: int
+        self,
+        source: CsvTable,
+        tables: Mapping[str, TextTable],
+        files: tuple[FileSummary, ...],
+        seed: int,
+        min_size: int,
     ) -> None:
         self.source, self.params, self.tables, self.files, self.seed = (
             source,
@@ -73,7 +79,7 @@ class _Checker:
             ]
             for column in order
         }
-        self.rows = sum(self.lengths.values())
+        self.rows, self.min_size = sum(self.lengths.values()), min_size
         self.roles = TableRoles.of(source, list(order))
         self.findings: list[Finding] = []
 
@@ -89,6 +95,8 @@ class _Checker:
         )
         for column in columns:
             self._check_column(column, targets)
+        if not any(column.role in ("feature", "category") for column in columns):
+            self._find("error", "no column is left to be a feature")
         duplicates = self._check_duplicates()
         groups = self._groups()
         hospitals: tuple[HospitalSummary, ...] = ()
@@ -320,11 +328,11 @@ class _Checker:
 
     def _check_hospitals(self, hospitals: Sequence[HospitalSummary], names: Sequence[str]) -> None:
         for hospital in hospitals:
-            if hospital.train < SMALLEST_HOSPITAL:
+            if hospital.train < self.min_size:
                 self._find(
                     "warning",
                     f"hospital '{hospital.name}' is small: {hospital.train} training rows, the partition asks for "
-                    f"{SMALLEST_HOSPITAL} (`min_size`)",
+                    f"{self.min_size} (`min_size`)",
                 )
             lacking = [name for name, count in zip(names, hospital.classes, strict=True) if not count]
             if lacking:

@@ -44,7 +44,7 @@ def class_words(check: TableCheck) -> str:
     """
     total = max(1, sum(check.classes))
     words = [
-        f"{name} ({count:,} rows, {100 * count / total:.0f} %)"
+        f"{name} ({count:,} {'row' if count == 1 else 'rows'}, {100 * count / total:.0f} %)"
         for name, count in zip(check.class_names, check.classes, strict=True)
     ]
     if len(words) == 2:
