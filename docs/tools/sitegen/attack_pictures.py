@@ -7,6 +7,7 @@ that poisons data or lies about metrics is drawn like one that crafts updates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 
 import torch
@@ -124,11 +125,19 @@ def _strengths(name: str) -> Panel | None:
     for parameter, default in attacks.registry.describe(name).items():
         if isinstance(default, bool) or not isinstance(default, int | float) or not default:
             continue
-        tried = dict(_variants(name, parameter, default))
-        sent = [length_and_cosine(federation(attack, "fedavg", ONSET + 4)[-1]) for attack in tried.values()]
-        if len({round(number, 6) for one in sent for number in one}) > 2:
-            return partial(_draw_strengths, parameter, default, list(tried), sent)
+        sent = dict(_sent_by_variants(name, parameter, default))
+        if len({round(number, 6) for one in sent.values() for number in one}) > 2:
+            return partial(_draw_strengths, parameter, default, list(sent), list(sent.values()))
     return None
+
+
+def _sent_by_variants(
+    name: str, parameter: str, default: float
+) -> Iterator[tuple[float, tuple[float, float]]]:
+    """What is sent for each value of the parameter; a value that two classes do not allow is left out."""
+    for value, attack in _variants(name, parameter, default):
+        with suppress(ParameterError):
+            yield value, length_and_cosine(federation(attack, "fedavg", ONSET + 4)[-1])
 
 
 def _variants(name: str, parameter: str, default: float) -> Iterator[tuple[float, Attack]]:
