@@ -60,6 +60,6 @@ def test_data_that_needs_an_extra_names_it():
     extras = {name: registries()["datasets"].get(name).extra for name in registries()["datasets"].available()}
     assert extras["mimic3"] == "mimic3"
     assert {name for name, extra in extras.items() if extra == "imaging"} == {
-        "alzheimer-mri", "chestxray8", "chexpert", "cifar10", "ham10000", "isic2019",
+        "alzheimer-mri", "chestxray8", "chexpert", "ham10000", "isic2019",
     }  # fmt: skip
     assert extras["icu"] is extras["csv"] is extras["synthetic"] is None

@@ -27,7 +27,6 @@ class Cifar10(ArraySource):
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
-    extra = "imaging"
     augmentation = {"flips": (1,)}
 
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
