@@ -65,6 +65,14 @@ def test_every_setting_has_its_own_answer(make_run, tmp_path):
         assert f"<summary>The evidence: dirichlet α {alpha}</summary>" in text
 
 
+def test_one_seed_has_no_column_for_a_spread(make_run, tmp_path):
+    make_run("krum", seed=0)
+    one = write_page(load_runs([make_run.root]), tmp_path / "one.html", "one").read_text()
+    make_run("krum", seed=1)
+    two = write_page(load_runs([make_run.root]), tmp_path / "two.html", "two").read_text()
+    assert [text.count(">± sd</button>") for text in (one, two)] == [0, 1]
+
+
 def test_a_rule_without_flags_is_marked(make_run, tmp_path):
     make_run("krum", attack="alie", flags=lambda client, number: None)
     make_run("caac", attack="alie")

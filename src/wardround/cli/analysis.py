@@ -87,9 +87,10 @@ def write_report(
 
     contents = collect(runs, papers(), every_run)
     print(f"report: {write_page(runs, out, title, contents)}")
-    if (left_out := len(runs) - len(contents.single)) > 0 and contents.single:
-        shown = f"{len(contents.single)} of {len(runs)} runs"
-        print(f"figures of clients: {shown}; --all adds those of the other {left_out} that have any")
+    if contents.left_out:
+        print(
+            f"figures of clients: {contents.left_out} of {len(runs)} runs are left out; --all shows every run"
+        )
     if figures is None:
         return
     with progress("figures", len(contents.all_figures)) as advance:

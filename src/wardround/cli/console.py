@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +16,10 @@ __all__ = ["Advance", "comparison_table", "console", "progress"]
 console = Console(highlight=False)
 
 
-def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
-    """Methods side by side, one row per method and attack."""
+def comparison_table(
+    lines: Sequence[Comparison], title: str, labels: Mapping[str, str] | None = None
+) -> Table:
+    """Methods side by side, one row per method and attack; `labels` are shorter names of attacks."""
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("method")
     table.add_column("attack")
@@ -28,7 +30,7 @@ def comparison_table(lines: Sequence[Comparison], title: str) -> Table:
         mark = "*" if line.verdict == "weights" else ""
         table.add_row(
             line.method,
-            line.attack,
+            (labels or {}).get(line.attack, line.attack),
             _number(line.auroc) + (f" ± {fixed(line.auroc_sd)}" if line.auroc_sd is not None else ""),
             "–" if line.loss_of_auroc is None else difference(line.loss_of_auroc),
             _percent(line.tpr) + (mark if line.tpr is not None else ""),

@@ -70,7 +70,7 @@ def demo(
         for sentence in recommendation.details:
             console.print(f"- {sentence}")
     console.print()
-    console.print(comparison_table(compare(runs), title))
+    console.print(comparison_table(compare(runs), title, {run.attack: run.attack_label for run in runs}))
     console.print(
         "AUROC: 1 ranks all patients right, 0.5 is chance. 'lost' is clean minus attacked, same seed."
     )

@@ -27,6 +27,8 @@ class Contents:
     single: list[tuple[Run, list[Figure]]]
     selection: str
     """Which runs have figures of their own, and how many have none."""
+    left_out: int = 0
+    """Runs without figures of their own that would have them if every run was asked for."""
 
     @property
     def all_figures(self) -> list[Figure]:
@@ -54,5 +56,9 @@ def collect(runs: Sequence[Run], papers: Sequence[Paper] = (), every_run: bool =
         *who_holds_what(runs),
     ]
     shown, selection = choose_runs(runs, every_run)
+    single = list(figures_of_runs(shown))
+    if without := len(shown) - len(single):
+        why = "the rule gives no weights, scores or flags"
+        selection += f" {without} of these {'has' if without == 1 else 'have'} none: {why}."
     opening = opening_of(runs, [] if analysis is None else analysis.recommendations)
-    return Contents(runs, analysis, opening, figures, list(figures_of_runs(shown)), selection)
+    return Contents(runs, analysis, opening, figures, single, selection, len(runs) - len(shown))

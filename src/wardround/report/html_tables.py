@@ -14,10 +14,11 @@ from wardround.analysis.tables import Comparison
 
 __all__ = ["comparison_table", "table"]
 
+SPREAD = "± sd"
 HEADINGS = (
     ("method", "the aggregation rule"),
     ("AUROC", "test AUROC after the last round, mean over seeds"),
-    ("± sd", "standard deviation over seeds"),
+    (SPREAD, "standard deviation over seeds"),
     ("ΔAUROC", "what the attack cost: clean minus attacked, same seeds"),
     ("detected", "attacking client-rounds flagged (or weighted below a tenth of an equal share)"),
     ("false alarms", "honest client-rounds flagged (or weighted below a tenth of an equal share)"),
@@ -59,7 +60,9 @@ def table(content: Table) -> str:
 def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str:
     """Rules side by side, one group of rows per attack; `labels` are what attacks are called on the page."""
     private = any(line.epsilon is not None for line in lines)
-    headings = (*HEADINGS, EPSILON) if private else HEADINGS
+    spread = any(line.auroc_sd is not None for line in lines)
+    headings = [heading for heading in HEADINGS if spread or heading[0] != SPREAD]
+    headings += [EPSILON] if private else []
     head = "".join(_heading(name, place == 0, hint) for place, (name, hint) in enumerate(headings))
     by_attack: dict[str, list[Comparison]] = {}
     for line in lines:
@@ -67,7 +70,7 @@ def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str
     bodies = "".join(
         f'<tbody><tr class="group"><th colspan="{len(headings)}" scope="rowgroup">'
         f"<span>{html.escape(labels.get(attack, attack))}</span></th></tr>"
-        + "".join(_row(line, private) for line in some)
+        + "".join(_row(line, private, spread) for line in some)
         + "</tbody>"
         for attack, some in by_attack.items()
     )
@@ -75,13 +78,13 @@ def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str
     return _framed(head, bodies, "sticky") + note
 
 
-def _row(line: Comparison, private: bool) -> str:
+def _row(line: Comparison, private: bool, spread: bool) -> str:
     unfinished = f" (+{line.unfinished} unfinished)" if line.unfinished else ""
     # A rule without flags detects a client by giving it next to no weight.
     mark = "*" if line.verdict == "weights" else ""
     return (
         f'<tr><td class="word">{html.escape(line.method)}</td>'
-        + "".join(map(_number, (line.auroc, line.auroc_sd)))
+        + "".join(map(_number, (line.auroc, line.auroc_sd) if spread else (line.auroc,)))
         + _difference(line.loss_of_auroc)
         + "".join(_percent(rate, mark) for rate in (line.tpr, line.fpr))
         + f"<td>{line.seeds}{unfinished}</td>"

@@ -18,8 +18,13 @@ function draw(figure) {
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
     xaxis: { ...axis, ...figure.layout.xaxis }, yaxis: { ...axis, ...figure.layout.yaxis },
   };
+  // On a narrow screen a colour scale lies below its plot: beside it, it would take half of the width.
+  const below = { orientation: "h", x: 0.5, xanchor: "center", y: -0.3, yanchor: "top", thickness: 10, tickfont: { size: 10 } };
+  const data = !(narrow && scaled) ? figure.data : figure.data.map((trace) => ({
+    ...trace, colorbar: { ...trace.colorbar, ...below, ticktext: trace.colorbar.ticktext?.map((text) => text.replace(", ", ",<br>")) },
+  }));
   drawn.add(figure);
-  Plotly.react(figure.key, figure.data, layout, {
+  Plotly.react(figure.key, data, layout, {
     responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   });
