@@ -81,6 +81,7 @@ WHOLE_PACKAGE = {
     "flower": {
         "deployment",
         "encrypted",
+        "heart_hospitals",
         "malicious_server",
         "malicious_variants",
         "parity",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 from flwr.app import Message
+from tests.flower.deployment import Deployment
 
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
@@ -104,3 +105,16 @@ def town(tmp_path):
 @pytest.fixture
 def clock():
     return Clock()
+
+
+@pytest.fixture
+def deploy(tmp_path):
+    made = []
+
+    def make(names, **options):
+        made.append(Deployment(tmp_path, names, **options))
+        return made[-1]
+
+    yield make
+    for deployment in made:
+        deployment.clean_up()

@@ -144,7 +144,7 @@ class CsvTable(DatasetSource):
                 groups = self._filled(columns, client, path)
             units = self._filled(columns, patient, path) if patient in columns else list(range(count))
             table = Table(conformed.numeric, conformed.categorical, conformed.targets, units, groups)
-            tables.append(replace(table, patient_groups=self._patient_groups(columns, count)))
+            tables.append(replace(table, patient_groups=self._patient_groups(columns, count, schema.groups)))
         task = Task.BINARY if len(names) == 2 else Task.MULTICLASS
         return tabular_dataset(self.name, task, names, self._joined(tables, names), seed, schema, check=check)
 
@@ -228,10 +228,13 @@ class CsvTable(DatasetSource):
         )
         return table, names
 
-    def _patient_groups(self, columns: Mapping[str, list[str]], rows: int) -> dict[str, list[str]]:
+    def _patient_groups(
+        self, columns: Mapping[str, list[str]], rows: int, of_schema: Sequence[str] = ()
+    ) -> dict[str, list[str]]:
         """The groups of the columns that `groups` names; unknown in a hospital's file without such a column."""
         p, path = self.params, next(iter(self._paths.values()))
-        starts = p.groups if isinstance(p.groups, dict) else dict.fromkeys(p.groups)
+        present = [name for name in of_schema if name in columns or p.files]
+        starts = p.groups if isinstance(p.groups, dict) else dict.fromkeys((*p.groups, *present))
         groups = {}
         for name, begin in starts.items():
             if name not in columns and not p.files:

@@ -115,7 +115,8 @@ def _resume(
         if checkpoint is not None:
             membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
         membership.wait_for_start(resumed=checkpoint is not None)
-        federation = build_federation(config, membership, membership.prepared(dataset), assignment)
+        dataset = membership.prepared(dataset)
+        federation = build_federation(config, membership, dataset, assignment)
         if checkpoint is not None:
             federation.load_state_dict(checkpoint["federation"])
         folder.write_config({**config.plain(), RECORD: record(federation, "flower", config.per_round)})
@@ -147,16 +148,17 @@ def _deliver_later(
     assert summary is not None
     membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
     membership.audit.append("delivery-resumed", run=folder.path.name)
-    _deliver(config, folder, membership, build_federation(config, membership, dataset, assignment))
+    federation = build_federation(config, membership, membership.prepared(dataset), assignment)
+    _deliver(config, folder, membership, federation)
     folder.write_summary(summary)  # the same again: who watches the folder sees that this is the end
 
 
 def model_inputs(membership: Membership, dataset: Dataset | None) -> ModelInputs:
     """What the federation's model takes and gives."""
-    if dataset is not None:
-        return ModelInputs.of(dataset)
-    assert membership.roster.shape is not None  # the hospitals have fixed it
-    return ModelInputs.from_shape(membership.roster.shape)
+    shape = membership.roster.shape
+    assert shape is not None  # the hospitals or the server's own data have fixed it
+    agreed = shape.get("preprocessing") is not None
+    return ModelInputs.of(dataset) if dataset is not None and not agreed else ModelInputs.from_shape(shape)
 
 
 def build_federation(
