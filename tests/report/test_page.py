@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from wardround.analysis import load_runs
+from wardround.errors import WardroundWarning
 from wardround.experiments import expand, run
 from wardround.protocols import papers
 from wardround.report.contents import collect
@@ -63,6 +64,20 @@ def test_every_setting_has_its_own_answer(make_run, tmp_path):
     for alpha in ("0.1", "0.5", "1"):
         assert f"<p>dirichlet α {alpha}</p>" in text
         assert f"<summary>The evidence: dirichlet α {alpha}</summary>" in text
+
+
+def test_what_must_be_known_stands_between_answer_and_evidence(make_run, tmp_path):
+    for method, kept in (("fedavg", 0.5), ("median", 0.8)):
+        make_run(method, auroc=0.85)
+        make_run(method, auroc=kept, attack="alie")
+    make_run("median", auroc=0.8, attack="alie", name="copy")
+    with pytest.warns(WardroundWarning, match="same experiment"):
+        runs = load_runs([make_run.root])
+    text = write_page(runs, tmp_path / "page.html", "copies").read_text()
+    order = [
+        text.index(words) for words in ("Use median here", '<p class="note">1 run folder holds', "evidence-0")
+    ]
+    assert order == sorted(order)
 
 
 def test_one_seed_has_no_column_for_a_spread(make_run, tmp_path):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from wardround.analysis.measures import BASELINE, Measured
-from wardround.analysis.rendering import difference
+from wardround.analysis.rendering import difference, fixed
 from wardround.analysis.runs import CHANCE, CLEAN
 from wardround.analysis.statistics import LEVEL, Paired, adjusted, paired, smallest_wilcoxon_p
 
@@ -208,9 +208,9 @@ class _Facts:
             why = "no two rules ran under the same attacks with the same seeds"
             return self._made(NONE, None, f"No rule can be recommended: {why}.", [])
         only = self.standings[0]
-        reached = [f"AUROC {only.mean(CLEAN):.3f} without an attack"] if CLEAN in only.values else []
+        reached = [f"AUROC {fixed(only.mean(CLEAN))} without an attack"] if CLEAN in only.values else []
         if only.worst_attack is not None:
-            reached.append(f"{only.mean(only.worst_attack):.3f} under {only.worst_attack}")
+            reached.append(f"{fixed(only.mean(only.worst_attack))} under {only.worst_attack}")
         why = f"{only.method} is the only rule here, and there is nothing to compare it with"
         return self._made(
             NONE, None, f"No rule can be recommended: {why}.", [f"It reached {', '.join(reached)}."]
@@ -227,8 +227,8 @@ class _Facts:
             None,
             f"No rule can be recommended: {why}.",
             [
-                f"Without an attack {best.method} has the highest AUROC, {best.mean(CLEAN):.3f}; next is "
-                f"{second.method} with {second.mean(CLEAN):.3f}{told_apart}."
+                f"Without an attack {best.method} has the highest AUROC, {fixed(best.mean(CLEAN))}; next is "
+                f"{second.method} with {fixed(second.mean(CLEAN))}{told_apart}."
             ],
         )
 
@@ -245,7 +245,7 @@ class _Facts:
         if self._too_low(worst):
             return NONE, (
                 f"No rule can be recommended: even the best one here, {best.method}, keeps an AUROC of only "
-                f"{worst:.3f} in its worst case (0.5 is chance)."
+                f"{fixed(worst)} in its worst case (0.5 is chance)."
             )
         if best.method == self.reference:
             return NOT_NEEDED, (
@@ -256,8 +256,8 @@ class _Facts:
             return HINT, f"Use {best.method} here, as far as a single seed can tell."
         if self.reference in tied:
             return UNDECIDED, (
-                f"Not decided: {best.method} has the best worst case ({worst:.3f}), but {seeds} seeds do not tell it "
-                f"from {_plain(BASELINE)}."
+                f"Not decided: {best.method} has the best worst case ({fixed(worst)}), but {seeds} seeds do not tell "
+                f"it from {_plain(BASELINE)}."
             )
         if tied:
             return TIED, (
@@ -295,7 +295,7 @@ class _Facts:
         other = self._other(best)
         test = self._cost(best, other)
         assert test is not None
-        figures = f"AUROC {best.mean(CLEAN):.3f}, {_plain(other.method)} has {other.mean(CLEAN):.3f}"
+        figures = f"AUROC {fixed(best.mean(CLEAN))}, {_plain(other.method)} has {fixed(other.mean(CLEAN))}"
         amount = difference(test.difference)
         if best.method == self.reference:
             return [f"Without an attack: {figures}."]
@@ -322,12 +322,12 @@ class _Facts:
         if test.difference <= 0:
             saves = f"it loses {difference(-test.difference)} more"
         sentences = [
-            f"Under {which} ({attack}) it keeps {best.mean(attack):.3f} where {other.method} keeps "
-            f"{other.mean(attack):.3f}: {saves}{_interval(test)}."
+            f"Under {which} ({attack}) it keeps {fixed(best.mean(attack))} where {other.method} keeps "
+            f"{fixed(other.mean(attack))}: {saves}{_interval(test)}."
         ]
         if best.worst_attack != attack:
             sentences.append(
-                f"Its own worst attack is {best.worst_attack}: {best.mean(best.worst_attack):.3f}."
+                f"Its own worst attack is {best.worst_attack}: {fixed(best.mean(best.worst_attack))}."
             )
         return sentences
 

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from wardround.analysis.recommendation import Recommendation, Standing
+from wardround.analysis.rendering import fixed
 from wardround.analysis.runs import CHANCE, CLEAN
 from wardround.report.figures import ATTACKER, PALETTE, Figure
 
@@ -107,6 +108,6 @@ def _trace(
             "array": [max(of_rule) - mean for of_rule, mean in zip(values, means, strict=True)],
             "arrayminus": [mean - min(of_rule) for of_rule, mean in zip(values, means, strict=True)],
         },
-        "text": [f"{standing.method}: {mean:.3f}" for standing, mean in zip(rows, means, strict=True)],
+        "text": [f"{standing.method}: {fixed(mean)}" for standing, mean in zip(rows, means, strict=True)],
         "hovertemplate": f"%{{text}}<extra>{name}</extra>",
     }  # fmt: skip

@@ -19,7 +19,8 @@ __all__ = ["Opening", "opening_of", "opening_section", "what_is_common"]
 OPEN_AT_ONCE = 2  # settings whose evidence is not folded
 MEANING = (
     "AUROC: of all pairs of a patient with the outcome and one without, the share that the model ranks right. "
-    "1 is perfect, 0.5 is a coin toss."
+    "1 is perfect, 0.5 is a coin toss. The answer holds for these data, attacks and training; an attack that was not "
+    "run may do more harm."
 )
 
 
@@ -41,8 +42,13 @@ def opening_of(runs: Sequence[Run], recommendations: Sequence[Recommendation]) -
     return Opening(runs, recommendations)
 
 
-def opening_section(opening: Opening) -> str:
-    """The answer, then the evidence; answers for several settings come before the evidence for any."""
+def opening_section(opening: Opening, notes: Sequence[str] = ()) -> str:
+    """The answer, then the evidence; answers for several settings come before the evidence for any.
+
+    Args:
+        opening: Recommendations and their figures.
+        notes: What must be known before the figures are believed; stands between answer and evidence.
+    """
     if not opening.recommendations:
         return ""
     several = len(opening.recommendations) > 1
@@ -54,7 +60,8 @@ def opening_section(opening: Opening) -> str:
         _evidence(recommendation, figure, opening, several)
         for recommendation, figure in zip(opening.recommendations, opening.figures, strict=True)
     )
-    return f'{answers}<p class="meaning">{MEANING}</p>{evidence}'
+    warned = "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
+    return f'{answers}<p class="meaning">{MEANING}</p>{warned}{evidence}'
 
 
 def what_is_common(runs: Sequence[Run]) -> str:

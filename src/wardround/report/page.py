@@ -53,8 +53,7 @@ def page(contents: Contents, title: str) -> str:
 <body><main>
 <h1>{html.escape(title)}</h1>
 <p>{count(runs, "run")}{f": {html.escape(common)}" if common else ""}</p>
-{_notes(contents.analysis)}
-{opening_section(contents.opening)}
+{opening_section(contents.opening, [] if contents.analysis is None else contents.analysis.notes)}
 {_comparisons(contents)}
 {"".join(map(section, contents.figures))}
 {_verdicts(contents.analysis)}
@@ -79,15 +78,6 @@ def script_json(value: object) -> str:
     ["\u003c/script\u003e", "\u003c!--\u003cscript\u003e", "]]\u003e", "a \u0026 b"]
     """
     return json.dumps(value, ensure_ascii=True).translate(ESCAPED)  # ensure_ascii: U+2028 and U+2029 too
-
-
-def _notes(analysis: Analysis | None) -> str:
-    """What must be known before the figures are believed."""
-    return (
-        ""
-        if analysis is None
-        else "".join(f'<p class="note">{html.escape(note)}</p>' for note in analysis.notes)
-    )
 
 
 def _verdicts(analysis: Analysis | None) -> str:
