@@ -22,7 +22,7 @@ def figures(runs):
 @pytest.mark.slow
 def test_every_figure_in_every_format(figures, tmp_path):
     assert {figure.key.split("-")[0] for figure in figures} == {
-        "evidence", "auroc", "loss", "seeds", "partition", "weights", "timeline", "anomaly",
+        "evidence", "auroc", "loss", "seeds", "partition", "calibration", "weights", "timeline", "anomaly",
     }  # fmt: skip
     paths = write_figures(figures, tmp_path / "new")
     assert len(paths) == len(figures) * len(FORMATS)
