@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import torch
-from sitegen.pages import ROOT, stage
+from sitegen.pages import ROOT, WORKERS, stage
 from sphinx.cmd.build import main as sphinx_build
 
 SETTINGS = Path(__file__).parent / "sitegen"
@@ -24,7 +24,18 @@ def build(target: Path) -> None:
         source, doctrees = Path(folder) / "source", Path(folder) / "doctrees"
         source.mkdir()
         stage(source)
-        arguments = ["-q", "-W", "--keep-going", "-E", "-c", str(SETTINGS), "-d", str(doctrees)]
+        arguments = [
+            "-q",
+            "-W",
+            "--keep-going",
+            "-E",
+            "-j",
+            str(WORKERS),
+            "-c",
+            str(SETTINGS),
+            "-d",
+            str(doctrees),
+        ]
         if sphinx_build([*arguments, str(source), str(target)]):
             raise SystemExit("the site has warnings: see above")
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sitegen.members import explained
+from sitegen import pages
+from sitegen.members import explained, slug
 
 from wardround import aggregators, attacks
 
@@ -83,3 +84,11 @@ def test_the_contract_holds_for_the_sample(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10
+
+
+def test_pages_made_side_by_side_are_those_made_one_after_the_other(monkeypatch):
+    names = ["krum", "caac-mag+dir", "median", "rfa", "mean"]
+    monkeypatch.setattr(pages, "WORKERS", 2)
+    assert pages.in_processes(slug, names) == [slug(name) for name in names]
+    monkeypatch.setattr(pages, "WORKERS", 1)
+    assert pages.in_processes(slug, names) == [slug(name) for name in names]

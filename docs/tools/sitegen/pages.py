@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 from sitegen.members import ROOT, attack_page, rule_page, slug, summary
 from wardround import aggregators, attacks
 from wardround.registry import Registry
 
 DOCS = ROOT / "docs"
+WORKERS = min(4, os.cpu_count() or 1)
 NAVIGATION = {
     "Start": ["start", "python", "concepts", "results"],
     "Experiments": ["rules", "attacks", "datasets", "protocols", "runs", "watch", "engines", "redteam"],
@@ -83,8 +89,8 @@ def _write_members(folder: Path, kind: str, registry: Registry, page_of: Callabl
     """Write one page per member, and link the members in the first cells of the overview's tables."""
     names = registry.available()
     (folder / kind).mkdir()
-    for name in names:
-        (folder / kind / f"{slug(name)}.rst").write_text(page_of(name), encoding="utf-8")
+    for name, text in zip(names, in_processes(page_of, names), strict=True):
+        (folder / kind / f"{slug(name)}.rst").write_text(text, encoding="utf-8")
     overview = folder / f"{kind}.md"
     linked = [_with_links(line, kind, names) for line in overview.read_text(encoding="utf-8").split("\n")]
     listed = "\n".join(
@@ -97,6 +103,17 @@ def _write_members(folder: Path, kind: str, registry: Registry, page_of: Callabl
         f"| name | what it does |\n|---|---|\n{listed}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n",
         encoding="utf-8",
     )
+
+
+def in_processes(make: Callable[[str], str], names: Sequence[str]) -> list[str]:
+    """What `make` gives for each name. Pictures are most of a build, and none depends on another."""
+    if WORKERS == 1:
+        return [make(name) for name in names]
+    # A fork has everything imported; where there is none, a new process imports it.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(WORKERS, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(make, names))
 
 
 def _with_links(line: str, kind: str, names: list[str]) -> str:
