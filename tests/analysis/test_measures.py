@@ -67,6 +67,7 @@ def test_overhead_is_against_fedavg_of_the_setting(make_run):
     found = measured(make_run)
     assert found["caac", "clean", 0]["aggregate_ms"] == pytest.approx(5.0)
     assert found["caac", "clean", 0]["aggregate_vs_fedavg"] == pytest.approx(2.5)
+    assert found["caac", "clean", 0]["memory_vs_fedavg"] == 1.0
 
 
 def test_false_alarms_under_benign_drift_count_honest_drifting_clients_once_they_move(make_run):

@@ -68,6 +68,20 @@ def test_isic_is_melanoma_against_the_rest(isic):
     assert set(data.train.groups) == {"HAM", "unknown"}
 
 
+def test_melanoma_against_the_rest_needs_no_other_diagnosis(isic):
+    """The HAM part of ISIC 2019 has no squamous cell carcinoma; only the task of eight diagnoses misses it."""
+    truth = isic / "ISIC_2019_Training_GroundTruth.csv"
+    edit(truth, ",1.0,0.0\n", ",0.0,0.0\n")  # SCC is the last diagnosis but for UNK
+    lines = truth.read_text().splitlines()
+    kept = [line for line in lines if ",1.0" in line or line.startswith("image")]
+    truth.write_text("\n".join(kept) + "\n")
+    data = load("isic2019", isic, size=16)
+    assert data.facts["labels"]["SCC"] == 0
+    assert data.class_names == ("other", "melanoma")
+    with pytest.raises(DataError, match="no training sample of 'SCC'"):
+        load("isic2019", isic, size=16, task="multiclass")
+
+
 def test_both_tasks_of_isic_share_a_cache(isic, cache):
     load("isic2019", isic, size=16)
     data = load("isic2019", isic, size=16, task="multiclass")

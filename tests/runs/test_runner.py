@@ -16,6 +16,7 @@ from wardround import attacks
 from wardround.attacks.base import registry as attack_registry
 from wardround.errors import ConfigError, TooFewClients, WardroundError
 from wardround.experiments import load_config, run
+from wardround.federation.schedule import peak_memory_mb
 from wardround.federation.scoring import METRICS
 from wardround.records import LeftOut
 from wardround.runs.runner import build
@@ -305,3 +306,13 @@ def test_what_cannot_work_is_said_before_anything_is_written(tiny, tmp_path):
     with pytest.raises(TooFewClients, match="krum"):
         run(load_config({**tiny, "aggregator": {"name": "krum", "f": 2}}), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can forget a peak of memory")
+def test_a_run_reports_its_own_peak_of_memory(tiny, tmp_path):
+    """In a process that has needed more before, as the workers of a matrix have."""
+    large = np.ones(60_000_000)  # 480 MB
+    peak = peak_memory_mb()
+    del large
+    folder = run(load_config({**tiny, "rounds": 1}), tmp_path)
+    assert folder.rounds()[0].memory_mb < peak - 300

@@ -143,10 +143,10 @@ class Caac(ScalarRule):
         new[:, SEEN] += 1
         if self.bootstrapping:
             threshold, scale, weights = self._bootstrap_clip_and_weight(reports, norms, median)
-            flags = torch.zeros(len(reports), dtype=torch.bool)
+            flags = None  # nobody can be flagged yet, which is not the same as nobody being suspicious
         else:
-            flags = anomaly >= p.tau_anom
-            new[:, RELIABILITY] = ((1 - p.gamma) * old[:, RELIABILITY] + p.gamma * ~flags).clamp(0, 1)
+            flags = suspicious = anomaly >= p.tau_anom
+            new[:, RELIABILITY] = ((1 - p.gamma) * old[:, RELIABILITY] + p.gamma * ~suspicious).clamp(0, 1)
             shape = torch.exp(-p.alpha * anomaly) * (1 + p.delta * new[:, RELIABILITY])
             threshold = median * shape.clamp(p.f_min, p.f_max)
             scale = torch.where(norms > threshold, threshold / (norms + eps), 1.0)

@@ -19,6 +19,7 @@ __all__ = ["BASELINE", "MEASURES", "Measure", "Measured", "measure_all"]
 BASELINE = "fedavg"
 """The rule whose time is the unit of the measure `aggregate_vs_fedavg`, and the last choice of a reference."""
 CALIBRATION = ("threshold", "sensitivity", "specificity", "brier", "ece")
+COSTS = {"aggregate_ms": "aggregate_vs_fedavg", "memory_mb": "memory_vs_fedavg"}
 ONSET_WINDOW, LATE_WINDOW = 10, 20
 
 
@@ -81,7 +82,8 @@ MEASURES: dict[str, Measure] = {
     "mean_client_auroc": Measure("mean client", "AUROC on a client's own test patients, mean over clients", True),
     "aggregate_ms": Measure("server ms", "median milliseconds per round that the rule takes", False),
     "aggregate_vs_fedavg": Measure("× FedAvg", "that time over FedAvg's in the same setting", False),
-    "memory_mb": Measure("memory MB", "peak resident memory of the process", False),
+    "memory_mb": Measure("memory MB", "peak resident memory of the run's process", False),
+    "memory_vs_fedavg": Measure("memory × FedAvg", "that memory over FedAvg's in the same setting", False),
 }  # fmt: skip
 
 
@@ -109,21 +111,23 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
         progress(done)
     clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
     best: dict[tuple[str, int], float] = {}
-    plain: dict[str, list[float]] = defaultdict(list)
+    plain: dict[tuple[str, str], list[float]] = defaultdict(list)
     for m in measured:
         if m.run.attack == CLEAN:
             key = (m.run.setting, m.run.seed)
             best[key] = max(best.get(key, 0.0), *(value for _, value in m.run.curve), 0.0)
-        if m.run.config["aggregator"]["name"] == BASELINE and m["aggregate_ms"]:
-            plain[m.run.setting].append(m["aggregate_ms"] or 0.0)
+        if m.run.config["aggregator"]["name"] == BASELINE:
+            for cost in COSTS:
+                if value := m[cost]:
+                    plain[m.run.setting, cost].append(value)
     for m in measured:
         run = m.run
         m.values |= _against_clean(m, clean.get((run.setting, run.method, run.seed)))
         target = best.get((run.setting, run.seed))
         m.values["rounds_to_90"] = None if not target else _first_round_at(run, 0.9 * target)
-        cost = fmean(plain[run.setting]) if plain[run.setting] else None
-        spent = m["aggregate_ms"]
-        m.values["aggregate_vs_fedavg"] = spent / cost if cost and spent is not None else None
+        for cost, ratio in COSTS.items():
+            unit, spent = plain[run.setting, cost], m[cost]
+            m.values[ratio] = spent / fmean(unit) if unit and spent is not None else None
     return measured
 
 

@@ -70,7 +70,10 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
             ),
             _measures(
                 groups, "stability-and-cost", "Stability for honest clients, and cost",
-                names=("score_variation", "threshold_variation", "aggregate_ms", "aggregate_vs_fedavg", "memory_mb"),
+                names=(
+                    "score_variation", "threshold_variation", "aggregate_ms", "aggregate_vs_fedavg", "memory_mb",
+                    "memory_vs_fedavg",
+                ),
             ),
         )
         if table is not None

@@ -83,6 +83,8 @@ class ImageSource(PreparedSource):
     class_names: ClassVar[tuple[str, ...]]
     shades: ClassVar[Shades | None] = IMAGENET
     """What images are normalised with; None: mean and deviation of the training images."""
+    needs_every_class: ClassVar[bool] = True
+    """Whether raw files without an image of some class are refused. A task that joins classes can do without one."""
     augmentation: ClassVar[dict[str, Any]] = {}
     """Of training images; see `Augmentation`."""
     load_only = frozenset({"augment"})
@@ -97,13 +99,13 @@ class ImageSource(PreparedSource):
         return self.task, self.class_names, targets
 
     def label_counts(self, targets: np.ndarray) -> dict[str, int]:
-        """Class or finding → number of images; a class without any is an error."""
+        """Class or finding → number of images; a class without any is an error where all are needed."""
         counts = (
             targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(self.class_names))
         )
         result = {name: int(count) for name, count in zip(self.class_names, counts, strict=True)}
         empty = [name for name, count in result.items() if not count]
-        if empty and targets.ndim == 1:
+        if empty and targets.ndim == 1 and self.needs_every_class:
             raise DataError(
                 f"dataset '{self.name}': no image of class {', '.join(map(repr, empty))}; expected: {self.layout}; "
                 f"get it from {self.origin}"

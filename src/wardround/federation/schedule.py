@@ -6,12 +6,13 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from wardround.randomness import numpy_generator
 
-__all__ = ["Schedule", "peak_memory_mb", "timed"]
+__all__ = ["Schedule", "forget_peak_memory", "peak_memory_mb", "timed"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,23 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def peak_memory_mb() -> float | None:
-    """Peak resident memory of this process so far; None where the platform does not tell."""
+    """Peak resident memory of this process since the last `forget_peak_memory`; None where the platform does not tell.
+
+    Where the platform cannot forget (all but Linux), it is the peak since the process began.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) / 2**10, 1)
     try:
         import resource
     except ImportError:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def forget_peak_memory() -> None:
+    """Let the peak begin anew at what is in memory now: the next run of a process is not charged for the last one."""
+    with suppress(OSError):  # not Linux, or not allowed here
+        Path("/proc/self/clear_refs").write_text("5")

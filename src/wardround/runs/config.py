@@ -217,6 +217,8 @@ class RunConfig(Parameters):
     def legacy_hash(self) -> str:
         """What version 0.1 called this run: the hash of all values, defaults included. For one release."""
         values = {key: value for key, value in self.plain().items() if key in LEGACY_KEYS}
+        if values["training"]["precision"] == type(self.training).model_fields["precision"].default:
+            del values["training"]["precision"]  # which that version did not know
         for section, (registry, _) in SECTIONS.items():
             for former, present in registry.get(values[section]["name"]).Params.renamed.items():
                 values[section][former] = values[section].pop(present)

@@ -24,7 +24,7 @@ from wardround.datasets.tabular import prepare_for_clients
 from wardround.errors import require
 from wardround.federation.loop import Federation
 from wardround.federation.model_factory import build_model, build_trainer
-from wardround.federation.schedule import Schedule
+from wardround.federation.schedule import Schedule, forget_peak_memory
 from wardround.federation.scoring import THRESHOLD_RULE
 from wardround.federation.simulated import simulated_federation
 from wardround.privacy.encryption.refusals import BudgetSpent
@@ -56,6 +56,8 @@ __all__ = [
     "versions",
 ]
 
+DATASETS_KEPT = 4
+"""That a process has loaded and may need again: a matrix over some datasets goes through them seed by seed."""
 Listener = Callable[[RoundRecord], None]
 """Is handed the record of every finished round."""
 
@@ -167,7 +169,7 @@ def _names(config: RunConfig) -> Callable[[str], str]:
     return from_key_file(Path(config.privacy.pseudonyms)) if config.privacy.pseudonyms else str
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=DATASETS_KEPT)
 def _dataset(section: str, seed: int) -> Dataset:
     """Loaded once for all runs of a process that use the same data and seed."""
     params = json.loads(section)
@@ -183,6 +185,7 @@ def run(
     if finished is not None and finished.finished:
         return folder
     # One thread: results must not depend on how many there are, and runs side by side use the cores better.
+    forget_peak_memory()
     with one_thread():
         federation = build(config, workers)  # nothing is written yet: a wrong configuration leaves no trace
         federation.quarantined = partial(quarantined, folder.path)
