@@ -278,6 +278,8 @@ def hospital_from(
 ) -> HospitalConfig:
     """A hospital out of a mapping."""
     config = _section(HospitalConfig, values, where, base)
+    if base is not None:
+        config = config.model_copy(update={"dataset": _beside(config.dataset, base)})
     if (config.partition is None) != (config.part is None):
         raise ConfigError(
             f"{where}: partition and part go together: how the data is dealt out, and which part"
@@ -291,6 +293,16 @@ def hospital_from(
         seen = (KnowledgeLevel.OWN, KnowledgeLevel.COLLUDERS)
         _explained(where, _check_drill, config.run_attack(where), seen)
     return config
+
+
+def _beside(dataset: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A dataset's options with files that lie beside the configuration named from there."""
+    found = {
+        key: str(base / value)
+        for key in ("file", "schema")
+        if isinstance(value := dataset.get(key), str) and (base / value).exists()
+    }
+    return {**dataset, **found}
 
 
 def _explained(where: str, check: Callable[..., Answer], *args: Any) -> Answer:
