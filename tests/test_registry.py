@@ -3,7 +3,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from wardround import aggregators, attacks
 from wardround.errors import MissingExtra, ParameterError, PluginError, require
@@ -165,3 +165,19 @@ def test_a_former_name_works_with_a_warning_that_gives_the_present_one():
     with pytest.raises(ParameterError, match=r"unknown key 'lengths'; .*known: size$"):
         registry.create("bag", lengths=5)
     assert registry.describe("bag") == {"size": 3}
+
+
+class Needing(Parameters):
+    who: str
+    far: float = 0.0
+    much: float = 0.0
+
+    @model_validator(mode="after")
+    def _something(self):
+        if not self.far and not self.much:
+            raise ValueError("nothing moves")
+        return self
+
+
+def test_what_must_be_given_is_no_default_even_where_defaults_alone_are_not_allowed():
+    assert Needing(who="a", far=2.0).non_default() == {"who": "a", "far": 2.0}

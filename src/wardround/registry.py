@@ -89,6 +89,7 @@ class Parameters(BaseModel):
             values = {
                 name: to_jsonable_python(field.get_default(call_default_factory=True))
                 for name, field in fields.items()
+                if name not in required
             }
         return {name: value for name, value in values.items() if name not in required}
 

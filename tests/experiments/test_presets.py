@@ -11,7 +11,7 @@ from wardround.experiments import expand, load_config, presets, run
 EXPECTED = {
     "caac-core", "caac-core-mimic3", "caac-core-isic2019",
     "caac-extended", "caac-extended-mimic3", "caac-extended-isic2019", "caac-extended-chestxray8",
-    "caac-ablation", "caac-ablation-mimic3", "caac-ablation-isic2019", "caac-drift",
+    "caac-ablation", "caac-ablation-mimic3", "caac-ablation-isic2019", "caac-drift", "caac-drift-icu",
     "dos-chexpert", "dos-icu", "dos-ham10000", "dos-proportion", "dos-clients",
     "fedbnp-alzheimer", "fedbnp-mnist", "fedbnp-cifar10", "fedmed-icu", "fedmed-smoking", "demo",
 }  # fmt: skip
@@ -150,3 +150,14 @@ def test_known_attackers_are_left_out_and_nothing_else_happens(tmp_path):
     assert len(attackers) == 8 * 3
     assert all("not finite" in line.reason for line in attackers)
     assert guarded.summary().final == averaged.summary().final
+
+
+@pytest.mark.parametrize(("name", "data"), [("caac-drift", "synthetic"), ("caac-drift-icu", "icu")])
+def test_benign_drift_is_alone_and_with_attackers(name, data):
+    found = configs(name)
+    assert len(found) == 36
+    assert {config.dataset["name"] for config in found} == {data}
+    assert {config.attack["name"] for config in found} == {"none", "sign-flip", "slow-drift"}
+    for config in found:
+        assert config.drift.clients == ("hospital-01", "hospital-04", "hospital-07")
+        assert config.drift.feature_shift == 2.0

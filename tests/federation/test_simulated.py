@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from wardround.aggregators import ClientPolicy
+from wardround.errors import RenamedWarning
 from wardround.experiments import load_config
 from wardround.federation.client import train_together
 from wardround.runs.runner import build
@@ -67,7 +68,8 @@ def test_a_backdoor_reports_its_success_and_works_when_most_clients_plant_it():
 def test_benign_drift_moves_the_chosen_client_and_nobody_else():
     drift = {"clients": ["hospital-02"], "start": 2, "ramp": 3, "size": 3.0}
     dataset = {**TINY["dataset"], "drift": drift}
-    moved, still = federation(dataset=dataset), federation()
+    with pytest.warns(RenamedWarning):
+        moved, still = federation(dataset=dataset), federation()
 
     def trained(fed, round):
         members = list(fed.clients.members.values())
@@ -86,3 +88,46 @@ def test_a_mixture_strikes_with_all_its_parts(rule):
     record = fed.campaign.record()
     assert sorted(len(part["clients"]) for part in record["parts"]) == [2, 2]
     assert fed.step(1).metrics is not None
+
+
+def drifting(**values):
+    return {"clients": ["hospital-02"], "start": 2, "ramp": 3, **values}
+
+
+def test_the_section_drift_is_what_the_generator_did_before():
+    former = {"clients": ["hospital-02"], "start": 2, "ramp": 3, "size": 3.0}
+    with pytest.warns(RenamedWarning, match="dataset.drift is now the section drift"):
+        old = federation(dataset={**TINY["dataset"], "drift": former})
+    new = federation(drift=drifting(feature_shift=3.0))
+    for number in range(1, 5):
+        old.step(number), new.step(number)
+        assert torch.equal(old.weights, new.weights)
+
+
+@pytest.mark.parametrize("dataset", [TINY["dataset"], {"name": "icu"}])
+@pytest.mark.parametrize("shift", [{"feature_shift": 2.0}, {"label_shift": 0.5}])
+def test_every_engine_sees_the_same_drift(dataset, shift):
+    same = {"dataset": dataset, "drift": drifting(**shift), "partition": {"name": "iid", "clients": 6}}
+    still = federation(**{**same, "drift": None}, engine="sequential")
+    one, other = federation(**same, engine="sequential"), federation(**same, engine="vectorized")
+    for fed in (still, one, other):
+        for number in range(1, 5):
+            fed.step(number)
+    assert torch.allclose(one.weights, other.weights, atol=1e-4)
+    assert not torch.allclose(one.weights, still.weights, atol=1e-4)
+
+
+def test_a_resumed_run_drifts_on():
+    config = {
+        "drift": drifting(feature_shift=2.0, label_shift=0.5),
+        "partition": {"name": "iid", "clients": 6},
+    }
+    whole, first, second = (federation(**config) for _ in range(3))
+    for number in range(1, 6):
+        whole.step(number)
+    for number in (1, 2, 3):
+        first.step(number)
+    second.load_state_dict(first.state_dict())
+    for number in (4, 5):
+        second.step(number)
+    assert torch.equal(whole.weights, second.weights)

@@ -57,3 +57,17 @@ def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
 def test_other_settings_are_the_same(town, tmp_path, values):
     here, there = compare(town, tmp_path, **values)
     assert here.rounds()[-1].privacy == there.rounds()[-1].privacy
+
+
+def test_hospitals_of_a_simulation_drift_as_clients_do(town, tmp_path):
+    drift = {
+        "clients": ["hospital-01", "hospital-02"],
+        "feature_shift": 3.0,
+        "label_shift": 0.5,
+        "start": 1,
+        "ramp": 2,
+    }
+    here, _ = compare(town, tmp_path, rounds=4, drift=drift, partition={"name": "iid", "clients": 5}, **DATA)
+    still = run(load_config({**here.config(), "drift": None}), tmp_path / "still")
+    drifted = here.rounds()[-1].metrics["loss"]
+    assert still.rounds()[-1].metrics["loss"] != pytest.approx(drifted, abs=1e-6)

@@ -177,3 +177,21 @@ def test_every_scenario_is_a_valid_override_and_other_keys_go_above_it():
     assert config.partition["clients"] == 20
     with pytest.raises(ConfigError, match="unknown scenario 'dos-noise'; did you mean 'dos-noise-40'"):
         override({}, ["scenario=dos-noise"])
+
+
+def test_drift_is_given_once_and_names_what_moves():
+    drift = {"clients": ["hospital-01"], "feature_shift": 1.0}
+    assert load_config({"drift": drift}).drift.ramp == 50
+    former = {"clients": ["hospital-01"], "size": 1.0}
+    with pytest.raises(ConfigError, match="drift is given twice"):
+        load_config({"dataset": {"name": "synthetic", "drift": former}, "drift": drift})
+    with pytest.raises(ConfigError, match="nothing moves"):
+        load_config({"drift": {"clients": ["hospital-01"]}})
+    patients = {"dp": {"unit": "patient", "clip": 1.0, "noise_multiplier": 1.0}}
+    with pytest.raises(ConfigError, match="label_shift repeats patients"):
+        load_config({"drift": {**drift, "label_shift": 0.5}, "privacy": patients})
+    load_config({"drift": drift, "privacy": patients})
+
+
+def test_a_run_without_drift_is_called_what_it_was():
+    assert "drift" not in load_config({"rounds": 3}).identity()

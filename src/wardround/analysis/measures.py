@@ -164,7 +164,7 @@ def _verdicts(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
         values[f"low_{name}"] = None if by_weights is None else by_weights[name]
     values |= _windows(run, clients)
     drifting = set(run.drifting)
-    since = (run.config["dataset"].get("drift") or {}).get("start", 0)
+    since = run.drift.get("start", 0)
     moving = [i for i, record in enumerate(clients) if record.client in drifting and record.round > since]
     values["drift_fpr"] = _mean([low[i] for i in moving])
     values["drift_flag_fpr"] = _mean([flags[i] for i in moving])

@@ -24,6 +24,8 @@ IN_ATTACK_LABEL = {"name", "fraction", "start", "clients", "parts"}
 IN_SETTING_LABEL = {"dataset.name", "partition.name", "partition.alpha", "partition.clients", "model.weights"}
 SETTING = (
     "dataset",
+    "preprocessing",
+    "drift",
     "partition",
     "model",
     "training",
@@ -141,8 +143,13 @@ class Run:
     @property
     def drifting(self) -> list[str]:
         """Honest clients whose patients change over the rounds."""
-        drift = self.config["dataset"].get("drift") or {}
-        return [client for client in drift.get("clients", ()) if client not in self.byzantine]
+        return [client for client in self.drift.get("clients", ()) if client not in self.byzantine]
+
+    @property
+    def drift(self) -> Mapping[str, Any]:
+        """The section `drift:`; empty where nobody's case mix moves. Formerly it stood in the dataset's."""
+        drift: Mapping[str, Any] = self.config.get("drift") or self.config["dataset"].get("drift") or {}
+        return drift
 
     @property
     def epsilon(self) -> float | None:

@@ -125,6 +125,22 @@ class Drift(Protocol):
     def __call__(self, samples: Tensor, client: str, round: int) -> Tensor: ...
 
 
+class Resample(Protocol):
+    """Which of its samples a client has in a round, given the class of each; None: each of them once."""
+
+    def __call__(self, classes: np.ndarray, client: str, round: int) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DriftSpace:
+    """Where samples of a table can move without changing what tells its classes apart."""
+
+    avoided: np.ndarray
+    """Orthonormal directions (k × columns), in units of `scale`, along which classes differ."""
+    scale: np.ndarray
+    """The unit of length of each column; 0 for one that does not move."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A loaded dataset. Nothing in it was fitted on anything but training rows."""
@@ -142,7 +158,7 @@ class Dataset:
     """Random change of a batch of model input, in training only."""
     drift: Drift | None = None
     """(stored samples of a client, the client, round) → the samples as they are in that round: a case mix
-    that moves benignly. In training only; None: nothing moves."""
+    that moves benignly. In training only; None: nothing moves. See `wardround.datasets.drift`."""
     feature_names: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     """Numbers worth telling: cohort sizes, coverage, what was dropped."""
@@ -152,6 +168,10 @@ class Dataset:
     """Of a table: what its columns mean."""
     preprocessing: Preprocessing | None = None
     """Of a table: how its columns became `inputs`; fitted from clients' statistics, saved with the model."""
+    resample: Resample | None = None
+    """Which of its samples a client has in a round: a class mix that moves. In training only."""
+    drift_space: DriftSpace | None = None
+    """Where samples can move benignly, if the dataset knows that; None: training rows say it."""
 
     @property
     def outputs(self) -> int:

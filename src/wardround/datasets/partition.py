@@ -19,7 +19,7 @@ from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
 
 __all__ = [
-    "Assignment", "Partition", "PartitionParams", "PreferencePartition", "Sizes", "available", "class_of",
+    "Assignment", "Partition", "PartitionParams", "PreferencePartition", "Sizes", "available", "class_of", "classes_of",
     "create", "register", "registry",
 ]  # fmt: skip
 
@@ -295,7 +295,11 @@ class Natural(Partition):
 
 def class_of(split: Split) -> np.ndarray:
     """One class a sample; of a multi-label sample the first positive finding (none: a class of its own)."""
-    targets = split.targets.numpy()
+    return classes_of(split.targets.numpy())
+
+
+def classes_of(targets: np.ndarray) -> np.ndarray:
+    """The same for targets alone."""
     if targets.ndim == 1:
         return targets.astype(np.int64)
     positive = targets > 0

@@ -5,14 +5,22 @@ from __future__ import annotations
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
-from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register, split_samples
+from wardround.datasets.base import (
+    Dataset,
+    DatasetSource,
+    DriftSpace,
+    Parameters,
+    Task,
+    register,
+    split_samples,
+)
+from wardround.datasets.drift import DriftParams, FeatureShift
 from wardround.randomness import numpy_generator
 
 
 class Drift(Parameters):
-    """How the case mix of some clients moves."""
+    """How the case mix of some clients moves: the former place of the section `drift:`, for one release."""
 
     clients: tuple[str, ...] = Field(min_length=1)
     """Their names, as the partition gives them: hospital-00, …"""
@@ -23,6 +31,10 @@ class Drift(Parameters):
     ramp: int = Field(50, ge=1)
     """Rounds from there until the full distance."""
 
+    def general(self) -> DriftParams:
+        """The same as the section `drift:` says it."""
+        return DriftParams(clients=self.clients, feature_shift=self.size, start=self.start, ramp=self.ramp)
+
 
 @register("synthetic")
 class Synthetic(DatasetSource):
@@ -32,10 +44,8 @@ class Synthetic(DatasetSource):
     the informative features, separation m and standard normal noise, passed through a mild nonlinearity so
     that a linear model is not the end of it.
 
-    With `drift` the patients of chosen clients change slowly over the rounds t, and benignly: they move by
-    :math:`a(t)\,v_k` with :math:`a(t) = \mathrm{size} \cdot \mathrm{clip}((t-\mathrm{start})/\mathrm{ramp}, 0, 1)`
-    along a unit direction :math:`v_k` of the client's own, at right angles to s, so that what tells the
-    classes apart stays as it is.
+    Benign drift (the section `drift:` of a run) moves samples at right angles to s, so that what tells the classes
+    apart stays as it is.
 
     >>> from wardround import datasets
     >>> datasets.create("synthetic", samples=100, features=5).load(seed=1).input_shape
@@ -55,6 +65,7 @@ class Synthetic(DatasetSource):
         positives: float = Field(0.3, gt=0, lt=1)
         separation: float = Field(1.5, ge=0)
         drift: Drift | None = None
+        """Former place of the section `drift:` of a run."""
 
         @model_validator(mode="after")
         def _room_to_drift(self) -> Synthetic.Params:
@@ -78,25 +89,14 @@ class Synthetic(DatasetSource):
         features, targets = torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels)
         splits = split_samples(features, targets, np.arange(p.samples), seed)
         names = tuple(f"x{i}" for i in range(p.features))
-        drift = None if p.drift is None else _Drifting(p.drift, direction, seed)
+        space = DriftSpace(direction[None], np.ones(p.features))
+        drift = None if p.drift is None else FeatureShift(p.drift.general(), space, seed)
         return Dataset(
-            self.name, self.task, ("negative", "positive"), *splits, drift=drift, feature_names=names
+            self.name,
+            self.task,
+            ("negative", "positive"),
+            *splits,
+            drift=drift,
+            feature_names=names,
+            drift_space=space,
         )
-
-
-class _Drifting:
-    """Moves the samples of the chosen clients; see `Synthetic`."""
-
-    def __init__(self, drift: Drift, direction: np.ndarray, seed: int) -> None:
-        self.drift, self.direction, self.seed = drift, direction, seed
-
-    def __call__(self, samples: Tensor, client: str, round: int) -> Tensor:
-        moved = min(max((round - self.drift.start) / self.drift.ramp, 0.0), 1.0)
-        if client not in self.drift.clients or moved == 0:
-            return samples
-        return samples + (self.drift.size * moved) * self._way(client).to(samples.device)
-
-    def _way(self, client: str) -> Tensor:
-        way = numpy_generator(self.seed, "drift", client).standard_normal(len(self.direction))
-        way -= (way @ self.direction) * self.direction
-        return torch.from_numpy((way / np.linalg.norm(way)).astype(np.float32))

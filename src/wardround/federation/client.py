@@ -18,7 +18,7 @@ from wardround.aggregators.base import ClientPolicy
 from wardround.attacks.base import LocalData
 from wardround.attacks.campaign import Campaign
 from wardround.datasets.base import Dataset, Task
-from wardround.datasets.partition import Assignment
+from wardround.datasets.partition import Assignment, classes_of
 from wardround.privacy.dp import clip_and_noise
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.noise import clip_and_add_system_noise
@@ -93,7 +93,7 @@ class Client:
         campaign = self.campaign
         attacks_data = campaign.attack.poisons_data and self.name in campaign.byzantine
         if not (attacks_data and campaign.active(round)):
-            return self.data
+            return self._honest_data(round)
         if self._poisoned is None:
             clean, classes = self.data, len(self.dataset.class_names)
             multi_label = self.dataset.task is Task.MULTILABEL
@@ -103,6 +103,17 @@ class Client:
             unchanged = poisoned is own
             self._poisoned = clean if unchanged else ClientData(poisoned.inputs, rows, poisoned.targets)
         return self._poisoned
+
+    def _honest_data(self, round: int) -> ClientData:
+        """The client's samples of this round, where its class mix moves."""
+        if self.dataset.resample is None:
+            return self.data
+        data = self.data
+        index = self.dataset.resample(classes_of(data.targets.numpy()), self.name, round)
+        if index is None:
+            return data
+        chosen = torch.from_numpy(index)
+        return ClientData(data.inputs, data.rows[chosen], data.targets[chosen])
 
     def own_weights(self, weights: Tensor, layout: Layout) -> Tensor:
         """The global weights with this client's own BatchNorm (the initial one before its first round)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +14,9 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from wardround import aggregators, attacks, datasets, models, plugins
 from wardround.datasets import partition
+from wardround.datasets.drift import DriftParams
 from wardround.datasets.preprocessing import PreprocessingParams
-from wardround.errors import ConfigError, ParameterError, PluginError, did_you_mean
+from wardround.errors import ConfigError, ParameterError, PluginError, RenamedWarning, did_you_mean
 from wardround.plugins import Plugin
 from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
@@ -119,6 +121,8 @@ class RunConfig(Parameters):
     preprocessing: PreprocessingParams = PreprocessingParams()
     """Of tables: how their columns become model input."""
     partition: dict[str, Any] = {"name": "dirichlet"}
+    drift: DriftParams | None = None
+    """Clients whose case mix moves slowly and benignly; None: nobody's."""
     model: dict[str, Any] = {"name": "mlp"}
     training: TrainingParams = TrainingParams()
     aggregator: dict[str, Any] = {"name": "fedavg"}
@@ -144,6 +148,27 @@ class RunConfig(Parameters):
     def _member(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         assert info.field_name is not None
         return _checked(info.field_name, values)
+
+    @model_validator(mode="after")
+    def _drift_fits(self) -> RunConfig:
+        former = self.dataset.get("drift")
+        if former is not None:
+            if self.drift is not None:
+                raise ValueError(
+                    "drift is given twice: in dataset.drift and in the section drift; use the section"
+                )
+            warnings.warn(
+                "dataset.drift is now the section drift: {clients: …, feature_shift: …, start: …, ramp: …}, for any "
+                "table; the former place stops working with the next release",
+                RenamedWarning,
+                stacklevel=2,
+            )
+        dp = self.privacy.dp
+        if self.drift is not None and self.drift.label_shift and dp is not None and dp.unit == "patient":
+            raise ValueError(
+                "drift.label_shift repeats patients, whom privacy.dp with unit patient counts once; use feature_shift"
+            )
+        return self
 
     @model_validator(mode="after")
     def _rule_can_work_in_this_mode(self) -> RunConfig:

@@ -18,6 +18,7 @@ from wardround import aggregators, attacks, datasets, plugins
 from wardround.datasets import Dataset
 from wardround.datasets import partition as partitions
 from wardround.datasets.base import Task
+from wardround.datasets.drift import DriftParams, with_drift
 from wardround.datasets.partition import Assignment
 from wardround.datasets.preprocessing import PreprocessingParams
 from wardround.datasets.tabular import prepare_for_clients
@@ -106,7 +107,19 @@ def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
     plain = config.plain()
     sections = [json.dumps(plain[key]) for key in ("dataset", "partition", "preprocessing")]
     dataset, assignment = _partitioned(*sections, config.seed)
-    return dataset, _renamed(assignment, _names(config)) if config.privacy.pseudonyms else assignment
+    if config.privacy.pseudonyms:
+        assignment = _renamed(assignment, _names(config))
+    if config.drift is not None:
+        names = [_names(config)(client) for client in config.drift.clients]
+        drift = config.drift.model_copy(update={"clients": tuple(names)})
+        dataset = _drifting(dataset, assignment, drift.model_dump_json(), config.seed)
+    return dataset, assignment
+
+
+@lru_cache(maxsize=2)
+def _drifting(dataset: Dataset, assignment: Assignment, drift: str, seed: int) -> Dataset:
+    """Made once for all runs of a process that have the same data, clients and drift."""
+    return with_drift(dataset, assignment, DriftParams(**json.loads(drift)), seed)
 
 
 @lru_cache(maxsize=2)
