@@ -12,6 +12,7 @@ from wardround.datasets.base import split_units
 from wardround.errors import ConfigError, DataError, WardroundError, WardroundWarning
 from wardround.federation.model_factory import build_model
 from wardround.runs.config import load_config
+from wardround.runs.export.writer import export_run
 from wardround.runs.runner import load_dataset, run
 from wardround.updates import Layout
 
@@ -302,3 +303,84 @@ def lines_of_clients(folder):
 
 def weights_match(result, folder):
     return torch.equal(weights_of(result.model), folder.read_checkpoint()["federation"]["weights"])
+
+
+@pytest.fixture
+def raw_tables():
+    """Frames with gaps, words and unscaled columns; one hospital lacks a column."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(4)
+    tables = {}
+    for number in range(4):
+        age = rng.normal(65, 12, 90).round(1)
+        frame = pandas.DataFrame(
+            {"age": age, "sex": rng.choice(["f", "m"], 90), "lab": rng.normal(2e5, 5e4, 90)}
+        )
+        frame.loc[rng.random(90) < 0.1, "lab"] = np.nan
+        tables[f"h{number}"] = (
+            frame.drop(columns="lab") if number == 3 else frame,
+            np.where(age + rng.normal(0, 8, 90) > 68, "died", "alive"),
+        )
+    return tables
+
+
+def test_raw_tables_are_preprocessed_as_files_are(raw_tables, tmp_path):
+    """As frames in memory, and as one CSV file per hospital: the same bytes, and the same input for new rows."""
+    for name, (frame, y) in raw_tables.items():
+        frame.assign(died=y).to_csv(tmp_path / f"{name}.csv", index=False)
+    settings = {"model": "mlp", "aggregator": "median", "rounds": 3, "seed": 1}
+    files = {name: str(tmp_path / f"{name}.csv") for name in raw_tables}
+    section = {"name": "csv", "files": files, "label": "died", "categorical": ["sex"]}
+    from_files = simulate(dataset=section, partition="natural", **settings)
+    from_frames = simulate(clients=raw_tables, preprocessing={}, **settings)
+    assert lines_of_clients(from_frames.folder) == lines_of_clients(from_files.folder)
+    assert from_frames.preprocessing.feature_names == ("age", "lab", "sex=f", "sex=m")
+    assert from_frames.class_names == from_files.class_names == ["alive", "died"]
+    new = raw_tables["h0"][0]
+    np.testing.assert_array_equal(from_frames.predict(new), from_files.predict(new))
+    inputs = torch.from_numpy(from_files.preprocessing.transform({c: new[c].to_numpy() for c in new}))
+    with torch.no_grad():
+        expected = torch.sigmoid(from_files.model(inputs))[:, 0]
+    np.testing.assert_array_equal(from_frames.predict(new), expected.numpy())
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_network_of_ones_own_on_raw_tables(raw_tables, outputs):
+    result = simulate(
+        lambda: nn.Linear(4, outputs), raw_tables, preprocessing={}, training={"lr": 0.05}, rounds=6
+    )
+    assert result.metrics["auroc"] > 0.75
+    assert result.predict(raw_tables["h1"][0]).shape == (90,)
+    with pytest.raises(ConfigError, match=r"cannot take a batch of the shape \(64, 4\)"):
+        simulate(lambda: nn.Linear(3, 1), raw_tables, preprocessing={})
+    frame, y = raw_tables["h0"]
+    with pytest.raises(DataError, match="column 'age' holds words at 'h0' and numbers at 'h3'"):
+        simulate("mlp", {**raw_tables, "h0": (frame.assign(age="old"), y)}, preprocessing={})
+
+
+def test_probabilities_for_new_rows(hospitals):
+    x = hospitals["hospital 0"][0]
+    binary = simulate(lambda: nn.Linear(5, 1), hospitals)
+    with torch.no_grad():
+        logits = binary.model(torch.tensor(x, dtype=torch.float32))
+    np.testing.assert_allclose(binary.predict(x), torch.sigmoid(logits)[:, 0], rtol=1e-6)
+    three = {name: (x, np.arange(len(x)) % 3) for name, (x, _) in hospitals.items()}
+    shares = simulate(lambda: nn.Linear(5, 3), three).predict(x)
+    assert shares.shape == (len(x), 3)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    with pytest.raises(DataError, match="NaN"):
+        binary.predict(x * np.nan)
+
+
+def test_the_model_is_exported_with_the_network_that_was_given(raw_tables, tmp_path):
+    """Also after the user has gone on training the network that was handed over."""
+    network = nn.Linear(4, 1)
+    result = simulate(network, raw_tables, preprocessing={})
+    with torch.no_grad():
+        network.weight.zero_()
+    folder = result.export(tmp_path / "model", onnx=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["feature_names"] == ["age", "lab", "sex=f", "sex=m"]
+    assert (folder / "model.safetensors").exists()
+    with pytest.raises(ConfigError, match="network Linear lives in the Python program"):
+        export_run(result.folder, tmp_path / "again", onnx=False)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.api.frames import raw_columns
 from wardround.datasets.base import Task
 from wardround.datasets.in_memory import Rows
 from wardround.datasets.label_words import choose_positive
 from wardround.errors import ConfigError, DataError, WardroundWarning
 
-__all__ = ["Samples", "read_samples"]
+__all__ = ["Samples", "read_inputs", "read_samples"]
 
 MOST_CLASSES = 50
 
@@ -31,24 +32,32 @@ class Samples:
     feature_names: tuple[str, ...]
 
 
-def read_samples(clients: Mapping[str, Any] | Mapping[None, Any], positive: object = None) -> Samples:
+def read_samples(
+    clients: Mapping[str, Any] | Mapping[None, Any], positive: object = None, raw: bool = False
+) -> Samples:
     """Check the clients' arrays and bring them to one form.
 
     Args:
         clients: Client → (X, y); the only key None where nobody is named.
-        positive: Of two labels the one to predict; None: the later in order.
+        positive: Of two labels the one to predict; None: the words say it, or the later in order.
+        raw: X are tables with gaps and words, which are preprocessed later.
     """
     if not clients:
         raise ConfigError("clients: give at least one, as {'name': (X, y), …}")
     inputs: dict[str | None, Tensor] = {}
+    columns: dict[str | None, dict[str, np.ndarray]] = {}
     labels: dict[str | None, np.ndarray] = {}
     names: tuple[str, ...] = ()
     for client, pair in clients.items():
         where = "dataset" if client is None else f"client '{client}'"
         x, y = _pair(pair, where)
         names = names or tuple(map(str, getattr(x, "columns", ())))
-        inputs[client] = _inputs(x, where)
         labels[client] = _labels(y, where)
+        if raw:
+            columns[client] = raw_columns(x, where)
+            inputs[client] = torch.empty((len(next(iter(columns[client].values()), ())), 0))
+        else:
+            inputs[client] = read_inputs(x, where)
         if len(inputs[client]) != len(labels[client]):
             raise DataError(f"{where}: X has {len(inputs[client])} rows, y has {len(labels[client])}")
         if not len(inputs[client]):
@@ -58,8 +67,17 @@ def read_samples(clients: Mapping[str, Any] | Mapping[None, Any], positive: obje
     if len(set(dimensions.values())) > 1:
         raise DataError("some clients have one label per row, others several: y must have one form for all")
     if 2 in dimensions.values():
-        return _several_labels(inputs, labels, names)
-    return _one_label(inputs, labels, names, positive)
+        samples = _several_labels(inputs, labels, names)
+    else:
+        samples = _one_label(inputs, labels, names, positive)
+    if not raw:
+        return samples
+    if samples.task is Task.MULTILABEL:
+        raise DataError("preprocessing is for tables with one label per row; y has several columns")
+    return replace(
+        samples,
+        clients={client: replace(rows, columns=columns[client]) for client, rows in samples.clients.items()},
+    )
 
 
 def _pair(pair: Any, where: str) -> tuple[Any, Any]:
@@ -68,7 +86,8 @@ def _pair(pair: Any, where: str) -> tuple[Any, Any]:
     raise ConfigError(f"{where}: expected a pair (X, y), got {type(pair).__name__}")
 
 
-def _inputs(values: Any, where: str) -> Tensor:
+def read_inputs(values: Any, where: str) -> Tensor:
+    """X as float32; an error that says where a value is no finite number."""
     columns = list(map(str, getattr(values, "columns", ())))
     array = _array(values)
     if array.dtype.kind not in "biuf":

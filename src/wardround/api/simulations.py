@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from wardround.api.arrays import Samples, read_samples
+from wardround.api.arrays import Samples, read_inputs, read_samples
+from wardround.api.frames import raw_columns
 from wardround.api.networks import check_network, outputs_of
 from wardround.api.pages import write_report
 from wardround.api.tables import Records, client_row, round_row
 from wardround.datasets.base import Task
 from wardround.datasets.in_memory import hold_rows
+from wardround.datasets.preprocessing import Preprocessing
 from wardround.errors import ConfigError, WardroundWarning
 from wardround.federation.model_factory import build_model
 from wardround.models.in_memory import hold_network
 from wardround.progress import progress as progress_bar
 from wardround.records import ClientRecord, RoundRecord, Summary
 from wardround.runs.config import RunConfig, load_config
+from wardround.runs.export.writer import export_run
 from wardround.runs.folder import RunFolder
 from wardround.runs.runner import load_and_partition, run
 from wardround.runs.summary import why_no_auroc
@@ -50,10 +55,14 @@ class Result:
     model: nn.Module
     """The network with the weights after the last round, in evaluation mode."""
     summary: Summary
+    preprocessing: Preprocessing | None
+    """How raw tables become the network's input; None where rows were given as they go in."""
     rounds: Records[RoundRecord]
     """One row per round."""
     clients: Records[ClientRecord]
     """One row per client and round."""
+    network: Network | None = None
+    """What the run was given as its model, where that was no name; needed to export it."""
 
     @property
     def path(self) -> Path:
@@ -79,6 +88,37 @@ class Result:
             if record.flag:
                 counts[record.client] = counts.get(record.client, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """Probabilities for rows in the form in which they were given.
+
+        Returns:
+            One per row for two classes: of the label that is predicted. Else one per row and class or finding.
+        """
+        if self.preprocessing is None:
+            inputs = read_inputs(rows, "predict")
+        else:
+            inputs = torch.from_numpy(self.preprocessing.transform(raw_columns(rows, "predict"), "predict"))
+        with torch.no_grad():
+            logits: torch.Tensor = self.model(inputs)
+        task = self.folder.config()["record"]["task"]
+        if task != Task.MULTICLASS.value:
+            shares = torch.sigmoid(logits)
+            return (shares[:, 0] if task == Task.BINARY.value else shares).numpy()
+        shares = torch.softmax(logits, 1)
+        return (shares[:, 1] if shares.shape[1] == 2 else shares).numpy()
+
+    def export(self, out: str | os.PathLike[str], onnx: bool = True, force: bool = False) -> Path:
+        """Write the model as a folder, as `wardround export` does: weights, ONNX, preprocessing and a model card.
+
+        Args:
+            out: A folder that is not there yet.
+            onnx: Write model.onnx, which runs without your network's code; needs the extra `export`.
+            force: Replace a model that is there already.
+        """
+        with nullcontext() if self.network is None else hold_network(self.network):
+            export_run(self.folder, Path(out), onnx=onnx, force=force)
+        return Path(out)
 
     def report(self, path: str | os.PathLike[str] = "report.html", title: str = "wardround report") -> Path:
         """Write one self-contained HTML page about this run; several runs: `wardround.analyze(…).report(…)`."""
@@ -143,6 +183,8 @@ def simulate(
             temporary folder that is gone when Python ends.
         progress: Show how far it is.
         settings: Any other key of a configuration: `training={"lr": 0.01}`, `participation=0.5`, `privacy={…}`.
+            With `preprocessing={}` X may be raw tables: gaps are filled, words one-hot encoded and numbers scaled, from
+            what each client says of its training rows, as in a federation.
 
     Returns:
         The trained network, metrics, records and run folder.
@@ -163,16 +205,16 @@ def simulate(
         if section is not None:
             values[key] = _section(key, section)
     with ExitStack() as stack:
-        samples = _samples(clients, dataset, positive)
+        raw = "preprocessing" in settings
+        samples = _samples(clients, dataset, positive, raw)
         own = model if model is not None and not isinstance(model, str | Mapping) else None
+        own = copy.deepcopy(own) if isinstance(own, nn.Module) else own  # the user may go on training theirs
         if samples is not None:
-            if own is not None:
-                samples = _fitted(own, samples)
-            values["dataset"] = stack.enter_context(
-                hold_rows(samples.clients, samples.task, samples.class_names, samples.feature_names)
-            )
             if clients is not None:
                 values["partition"] = _natural(values.get("partition"))
+            if own is not None:
+                samples = _fitted(own, samples, _first_rows(samples, values))
+            values["dataset"] = stack.enter_context(_hold(samples))
         elif dataset is not None:
             assert isinstance(dataset, str | Mapping)
             values["dataset"] = _section("dataset", dataset)
@@ -204,12 +246,15 @@ def _run(
         folder = run(config, _temporary() if out is None else Path(out), listen)
     summary = folder.summary()
     assert summary is not None  # the run has come to an end
+    network, preprocessing = _trained(config, folder)
     return Result(
         folder,
-        _trained(config, folder),
+        network,
         summary,
+        preprocessing,
         Records(folder.rounds(), round_row),
         Records(folder.clients(), client_row),
+        own,
     )
 
 
@@ -217,8 +262,8 @@ def _ignore(done: int, note: str = "") -> None:
     """Show nothing."""
 
 
-def _trained(config: RunConfig, folder: RunFolder) -> nn.Module:
-    """The network of the run with its last weights."""
+def _trained(config: RunConfig, folder: RunFolder) -> tuple[nn.Module, Preprocessing | None]:
+    """The network of the run with its last weights, and what its input is made by."""
     data, _ = load_and_partition(config)
     network = build_model(
         config.model, data.input_shape, data.task.value, len(data.class_names), config.seed, config.privacy.dp
@@ -229,11 +274,14 @@ def _trained(config: RunConfig, folder: RunFolder) -> nn.Module:
         with torch.no_grad():
             for entry, value in Layout.of(network).unflatten(checkpoint["federation"]["weights"]).items():
                 tensors[entry].copy_(value)
-    return network.eval()
+    return network.eval(), data.preprocessing
 
 
 def _samples(
-    clients: Mapping[str, tuple[Any, Any]] | None, dataset: Section | tuple[Any, Any] | None, positive: object
+    clients: Mapping[str, tuple[Any, Any]] | None,
+    dataset: Section | tuple[Any, Any] | None,
+    positive: object,
+    raw: bool,
 ) -> Samples | None:
     """The user's own rows; None where the dataset is one by name."""
     if clients is not None and dataset is not None:
@@ -244,7 +292,7 @@ def _samples(
         named = {str(client): pair for client, pair in clients.items()}
         if len(named) < len(clients):
             raise ConfigError("clients: two of them have the same name")
-        samples = read_samples(named, positive)
+        samples = read_samples(named, positive, raw)
     elif dataset is None or isinstance(dataset, str | Mapping):
         if positive is not None:
             raise ConfigError(
@@ -252,14 +300,28 @@ def _samples(
             )
         return None
     else:
-        samples = read_samples({None: dataset}, positive)
+        samples = read_samples({None: dataset}, positive, raw)
     _check_scales(samples)
     return samples
 
 
-def _fitted(own: Network, samples: Samples) -> Samples:
+def _hold(samples: Samples) -> AbstractContextManager[dict[str, str | int]]:
+    return hold_rows(samples.clients, samples.task, samples.class_names, samples.feature_names)
+
+
+def _first_rows(samples: Samples, values: Mapping[str, Any]) -> torch.Tensor:
+    """Some rows as the network will see them."""
+    first = next(iter(samples.clients.values()))
+    if first.columns is None:
+        return first.inputs
+    with _hold(samples) as section:
+        data, _ = load_and_partition(load_config({**values, "dataset": section}, "simulate"))
+        return data.train.inputs
+
+
+def _fitted(own: Network, samples: Samples, inputs: torch.Tensor) -> Samples:
     """The rows as the network wants them: two classes as one output, or as an output each."""
-    outputs = outputs_of(own, next(iter(samples.clients.values())).inputs)
+    outputs = outputs_of(own, inputs)
     if outputs == 2 and samples.task is Task.BINARY:
         samples = replace(samples, task=Task.MULTICLASS)
     check_network(outputs, samples.task, samples.class_names)
@@ -267,7 +329,9 @@ def _fitted(own: Network, samples: Samples) -> Samples:
 
 
 def _check_scales(samples: Samples) -> None:
-    tables = [rows.inputs for rows in samples.clients.values() if rows.inputs.ndim == 2]
+    tables = [
+        rows.inputs for rows in samples.clients.values() if rows.inputs.ndim == 2 and rows.columns is None
+    ]
     if not tables:
         return
     spread = torch.cat(tables).double().std(0, correction=0)

@@ -6,7 +6,7 @@ The rows themselves are not written anywhere: they may be patients'.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,9 +24,11 @@ from wardround.datasets.base import (
     register,
     split_units,
 )
+from wardround.datasets.table import Table
+from wardround.datasets.tabular import tabular_dataset
 from wardround.errors import DataError
 
-__all__ = ["IN_MEMORY", "InMemory", "Rows", "hold_rows"]
+__all__ = ["IN_MEMORY", "InMemory", "Rows", "hold_rows", "join_columns"]
 
 IN_MEMORY = "in-memory"
 
@@ -39,6 +41,8 @@ class Rows:
     """n × …, float32."""
     targets: Tensor
     """Class indices (int64, n), or n × L zeros and ones (float32)."""
+    columns: Mapping[str, np.ndarray] | None = None
+    """Of a raw table, instead of `inputs`: numbers (NaN where missing) or words ("" where missing)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +85,8 @@ class InMemory(DatasetSource):
                 "call wardround.simulate there"
             )
         held = holders[-1]
+        if any(rows.columns is not None for rows in held.clients.values()):
+            return self._load_table(held, seed)
         parts: tuple[list[tuple[str | None, Rows]], ...] = ([], [], [])
         for client, rows in held.clients.items():
             for part, chosen in zip(parts, split_units(np.arange(len(rows.targets)), seed), strict=True):
@@ -100,6 +106,50 @@ class InMemory(DatasetSource):
             facts={"rows": self.params.rows},
         )
         return check_classes(dataset)
+
+    def _load_table(self, held: _Held, seed: int) -> Dataset:
+        """A raw table, which is preprocessed once it is known who holds which row."""
+        clients = held.clients
+        counts = {client: len(rows.targets) for client, rows in clients.items()}
+        columns = join_columns({client: rows.columns or {} for client, rows in clients.items()}, counts)
+        named = None not in clients
+        table = Table(
+            {name: cells for name, cells in columns.items() if cells.dtype != object},
+            {name: cells for name, cells in columns.items() if cells.dtype == object},
+            np.concatenate([rows.targets.numpy() for rows in clients.values()]),
+            [row for count in counts.values() for row in range(count)],
+            [str(client) for client, count in counts.items() for _ in range(count)] if named else None,
+            {"rows": self.params.rows},
+            split_apart=named,
+        )
+        return tabular_dataset(self.name, held.task, held.class_names, table, seed)
+
+
+def join_columns(
+    tables: Mapping[str | None, Mapping[str, np.ndarray]], lengths: Mapping[str | None, int]
+) -> dict[str, np.ndarray]:
+    """The tables of several clients as one; a column that one lacks is missing there.
+
+    Raises:
+        DataError: A column is numbers at one client and words at another.
+    """
+    joined: dict[str, np.ndarray] = {}
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
+        has_words = {client: table[name].dtype == object for client, table in tables.items() if name in table}
+        if len(set(has_words.values())) > 1:
+            clients = {words: client for client, words in has_words.items()}
+            raise DataError(
+                f"column '{name}' holds words at '{clients[True]}' and numbers at '{clients[False]}'"
+            )
+        words = next(iter(has_words.values()))
+        empty, kind = ("", object) if words else (np.nan, float)
+        joined[name] = np.concatenate(
+            [
+                table[name] if name in table else np.full(lengths[client], empty, dtype=kind)
+                for client, table in tables.items()
+            ]
+        )
+    return joined
 
 
 def _joined(part: list[tuple[str | None, Rows]], named: bool) -> Split:
@@ -131,6 +181,8 @@ def hold_rows(
         digest.update(repr((client, tuple(rows.inputs.shape))).encode())
         digest.update(rows.inputs.contiguous().numpy().tobytes())
         digest.update(rows.targets.contiguous().numpy().tobytes())
+        for name, cells in (rows.columns or {}).items():
+            digest.update(repr((name, cells.tolist())).encode())
     key = digest.hexdigest()[:16]
     # several threads may hold the same rows
     _held.setdefault(key, []).append(_Held(clients, task, class_names, feature_names))
