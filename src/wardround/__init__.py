@@ -46,8 +46,10 @@ if TYPE_CHECKING:
         MissingExtra,
         ParameterError,
         PluginError,
+        RenamedWarning,
         TooFewClients,
         WardroundError,
+        WardroundWarning,
         WorkerDied,
     )
     from wardround.runs.folder import RunFolder
@@ -62,10 +64,12 @@ __all__ = [
     "MissingExtra",
     "ParameterError",
     "PluginError",
+    "RenamedWarning",
     "RunFolder",
     "TooFewClients",
     "Updates",
     "WardroundError",
+    "WardroundWarning",
     "WorkerDied",
     "__version__",
     "aggregators",

@@ -72,7 +72,9 @@ def test_a_persistent_attacker_becomes_normal_for_this_client():
         if t > 8:
             rows[0] *= 10
         flags = rule.aggregate(Updates(rows), t).flags
-        assert (flags is None) == (t <= 5), "in the bootstrap nobody can be flagged, and the rule says nothing"
+        assert (flags is None) == (t <= 5), (
+            "in the bootstrap nobody can be flagged, and the rule says nothing"
+        )
         flagged.append(flags is not None and bool(flags[0]))
     assert flagged[8]
     assert not any(flagged[12:])
