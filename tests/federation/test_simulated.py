@@ -1,5 +1,9 @@
 """Attackers inside the loop: data poisoning, known defences, backdoors, benign drift."""
 
+import json
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +11,7 @@ from wardround.aggregators import ClientPolicy
 from wardround.errors import RenamedWarning
 from wardround.experiments import load_config
 from wardround.federation.client import train_together
+from wardround.records import RoundRecord
 from wardround.runs.runner import build
 
 TINY = {
@@ -131,3 +136,64 @@ def test_a_resumed_run_drifts_on():
     for number in (4, 5):
         second.step(number)
     assert torch.equal(whole.weights, second.weights)
+
+
+HARSH = {"name": "noise", "scale": 1e6, "fraction": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("model", "rule"),
+    [("medical-cnn", "fedavg"), ("medical-cnn", "fedbn"), ("medical-cnn", "dos")],
+)
+def test_no_figure_ends_a_run_of_images(model, rule, tmp_path):
+    """Attackers as strong as can be, classes that few clients have, and clients without any test image."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, rows in (("train", 90), ("val", 15), ("test", 20)):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(rows, dtype=np.uint8)[:, None] % 5
+    np.savez(tmp_path / "pictures.npz", **arrays)
+    fed = federation(
+        dataset={"name": "medmnist", "file": str(tmp_path / "pictures.npz")},
+        partition={"name": "label-skew", "clients": 6, "classes": 2},
+        model={"name": model},
+        aggregator={"name": rule},
+        attack=HARSH,
+        rounds=2,
+    )
+    first, *_ = fed.clients.members.values()
+    first.test_rows = first.test_rows[:0]
+    for number in (1, 2):
+        record = fed.step(number)
+    own = record.per_client[first.name]
+    assert all(math.isnan(value) for value in own.values())
+    assert record.details.per_client_reasons[first.name]["auroc"].kind == "no-rows"
+    line = json.loads(json.dumps(record.line()))
+    assert line["per_client"][first.name]["auroc"] is None
+    assert RoundRecord.from_line(line).details == record.details
+    for client, metrics in record.per_client.items():
+        for name, value in metrics.items():
+            assert math.isfinite(value) or name in record.details.per_client_reasons[client]
+
+
+def test_a_broken_model_is_evaluated_and_said_to_be_broken():
+    fed = federation()
+    fed.weights = fed.weights * math.nan
+    evaluation = fed._evaluate(fed.schedule.rounds)
+    assert evaluation.details.reasons["auroc"].kind == "not-finite"
+    assert all(one["loss"].kind == "not-finite" for one in evaluation.details.per_client_reasons.values())
+
+
+def test_a_test_split_of_one_class_says_why_there_is_no_auroc():
+    fed = federation()
+    targets = fed.evaluator.dataset.test.targets
+    kept = targets.clone()
+    try:
+        targets.fill_(0)
+        record = fed.step(1)
+    finally:
+        targets.copy_(kept)
+    assert math.isnan(record.metrics["auroc"])
+    assert record.details.reasons["auroc"].text == f"all {len(targets)} rows are of class 'negative'"
+    assert record.diverged is None
+    assert record.metrics["threshold"] != 0.5, "chosen on validation rows"
