@@ -37,6 +37,32 @@ def test_mad_by_definition():
     np.testing.assert_allclose(out.columns["clipped_quality"], clipped)
 
 
+@given(
+    st.lists(st.floats(1e-3, 10), min_size=3, max_size=12),
+    st.floats(0.1, 20),
+    st.floats(0, 40),
+    st.floats(60, 100),
+    st.floats(1e-9, 1),
+)
+def test_every_parameter_by_definition(loss, k_mad, p_lower, p_upper, epsilon):
+    quality = 1 / (np.array(loss) + epsilon)
+    middle, reach = np.median(quality), k_mad * median_abs_deviation(quality, scale="normal")
+    bounds = {
+        "mad": (max(0, middle - reach), middle + reach),
+        "percentile": np.percentile(quality, [p_lower, p_upper]),
+    }
+    params = {"k_mad": k_mad, "p_lower": p_lower, "p_upper": p_upper, "epsilon": epsilon}
+    for clip, (low, high) in bounds.items():
+        clipped = np.clip(quality, low, high)
+        out = weigh(loss, clip=clip, **params)
+        np.testing.assert_allclose(out.weights, clipped / clipped.sum(), rtol=1e-4, atol=1e-7)
+
+
+def test_percentiles_are_in_order():
+    with pytest.raises(ParameterError, match=r"p_lower must be below p_upper, got 60\.0 and 40\.0"):
+        weigh(LOSS, clip="percentile", p_lower=60, p_upper=40)
+
+
 def test_mad_of_zero_makes_everyone_equal():
     assert weigh([0.5, 0.5, 0.5, 0.5, 1e-9]).weights.tolist() == pytest.approx([0.2] * 5)
 

@@ -9,7 +9,7 @@ from wardround.errors import ConfigError
 from wardround.experiments import expand, load_config, presets, run
 
 EXPECTED = {
-    "caac-core", "caac-core-mimic3", "caac-core-isic2019",
+    "caac-core", "caac-core-mimic3", "caac-core-mimic3-series", "caac-core-isic2019",
     "caac-extended", "caac-extended-mimic3", "caac-extended-isic2019", "caac-extended-chestxray8",
     "caac-ablation", "caac-ablation-mimic3", "caac-ablation-isic2019", "caac-drift", "caac-drift-icu",
     "dos-chexpert", "dos-icu", "dos-ham10000", "dos-proportion", "dos-clients",
@@ -108,9 +108,51 @@ def test_fedbnp_is_the_documents():
     found = configs("fedbnp-mnist")
     assert {config.seed for config in found} == {42, 123, 456, 789, 1000}
     assert {config.partition.get("alpha") for config in found} == {0.1, 0.5, 1.0, None}
+    assert {config.partition["name"] for config in found} == {
+        "dirichlet",
+        "iid",
+        "label-skew",
+        "quantity-skew",
+    }
+    assert {config.aggregator["name"] for config in found} >= {
+        "fedavg",
+        "fedprox",
+        "fedbn",
+        "rl",
+        "caac-guard",
+    }
     assert {config.window().fraction for config in found} == {0.0, 0.3}
     assert {config.training.schedule for config in found} == {"cosine"}
     assert {config.training.epochs for config in found} == {5}
+
+
+def test_five_folds_move_the_clients_and_nothing_else():
+    found = configs("fedbnp-alzheimer-folds")
+    assert {config.partition["fold"] for config in found} == set(range(5))
+    assert {config.partition["cross_validation"] for config in found} == {5}
+    assert {config.seed for config in found} == {42}
+
+
+def test_the_stand_in_for_chexpert_differs_in_its_images_alone():
+    chexpert, nih = (configs(name) for name in ("dos-chexpert", "dos-chestxray"))
+    for one, other in zip(chexpert, nih, strict=True):
+        assert other.dataset["name"] == "chestxray8"
+        same = one.plain()
+        for key in ("name", "dataset"):
+            same[key] = other.plain()[key]
+        assert same == other.plain()
+
+
+def test_k_mad_is_swept_against_one_liar_and_many():
+    found = configs("fedmed-k-mad")
+    assert {config.aggregator["k_mad"] for config in found} == {1.0, 2.0, 3.0, 5.0, 10.0}
+    assert {(c.window().fraction, c.attack.get("collude")) for c in found} == {
+        (0.0, None), (0.05, False), (0.2, True), (0.4, True),
+    }  # fmt: skip
+
+
+def test_series_of_the_icu_are_in_a_preset():
+    assert {config.dataset["view"] for config in configs("caac-core-mimic3-series")} == {"series"}
 
 
 def test_fedmed_crosses_liars_and_clipping():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
@@ -15,15 +16,16 @@ from wardround.updates import Aggregation, Updates
 
 @register("fedmed")
 class FedMed(Aggregator):
-    r"""Mean weighted by quality scores :math:`q_i = 1/(\mathrm{loss}_i + 10^{-6})`, clipped over the clients.
+    r"""Mean weighted by quality scores :math:`q_i = 1/(\mathrm{loss}_i + \epsilon)`, clipped over the clients.
 
     .. math:: w_i = \tilde q_i / \textstyle\sum_j \tilde q_j, \qquad \tilde q_i = \begin{cases}
         q_i & \text{none}\\
-        \mathrm{clamp}(q_i, P_5, P_{95}) & \text{percentile}\\
-        \mathrm{clamp}(q_i, \max(0, M - 3s), M + 3s),\; M = \mathrm{median}(q),\;
+        \mathrm{clamp}(q_i, P_{lower}, P_{upper}) & \text{percentile}\\
+        \mathrm{clamp}(q_i, \max(0, M - k s), M + k s),\; M = \mathrm{median}(q),\;
         s = \mathrm{MAD}(q)/0.6745 & \text{mad}
         \end{cases}
 
+    k is `k_mad` (3), the percentiles are `p_lower` (5) and `p_upper` (95), ε is `epsilon` (1e-6).
     The loss is what the client says it is (`metrics={"loss": …}`), so it can be a lie; the clipping bounds
     what a lie can buy. A loss that is no loss (NaN, infinite, negative) earns weight 0 and takes no part
     in the bounds; where nobody reports a usable one the round is skipped. MAD = 0 means that at least half
@@ -46,6 +48,20 @@ class FedMed(Aggregator):
     class Params(Parameters):
         clip: Literal["none", "percentile", "mad"] = "mad"
         """How quality scores are bounded."""
+        k_mad: float = Field(3.0, gt=0)
+        """`mad`: scores may be this many robust deviations from the median."""
+        p_lower: float = Field(5.0, ge=0, lt=100)
+        """`percentile`: the lower bound, in percent."""
+        p_upper: float = Field(95.0, gt=0, le=100)
+        """`percentile`: the upper bound, in percent."""
+        epsilon: float = Field(1e-6, gt=0)
+        """Added to a loss before it is inverted."""
+
+        @model_validator(mode="after")
+        def _percentiles_are_in_order(self) -> FedMed.Params:
+            if self.p_lower >= self.p_upper:
+                raise ValueError(f"p_lower must be below p_upper, got {self.p_lower} and {self.p_upper}")
+            return self
 
     params: Params
 
@@ -60,7 +76,7 @@ class FedMed(Aggregator):
                 weights=torch.zeros_like(loss),
                 skipped="no client reported a training loss that is finite and not negative",
             )
-        quality = torch.where(usable, 1 / (loss.clamp(min=0) + 1e-6), 0.0)
+        quality = torch.where(usable, 1 / (loss.clamp(min=0) + self.params.epsilon), 0.0)
         low, high = self._bounds(quality[usable])
         clipped = torch.where(usable, quality.clamp(low, high), 0.0)
         weights = clipped / clipped.sum()
@@ -71,7 +87,8 @@ class FedMed(Aggregator):
         if self.params.clip == "none":
             return 0.0, torch.inf
         if self.params.clip == "percentile":
-            return quality.quantile(0.05).item(), quality.quantile(0.95).item()
+            low, high = (self.params.p_lower / 100, self.params.p_upper / 100)
+            return quality.quantile(low).item(), quality.quantile(high).item()
         middle = quality.quantile(0.5)
-        reach = 3 * (quality - middle).abs().quantile(0.5) / GAUSSIAN_MAD
+        reach = self.params.k_mad * (quality - middle).abs().quantile(0.5) / GAUSSIAN_MAD
         return max(0.0, (middle - reach).item()), (middle + reach).item()
