@@ -132,6 +132,12 @@ def test_without_clean_runs_the_cost_is_not_known():
     assert "What it costs without an attack is not known: every run has one." in answer.text
 
 
+def test_a_cost_below_the_last_digit_is_none():
+    made = results([0], fedavg={"clean": 0.85, "a": 0.5}, median={"clean": 0.85, "a": 0.80})
+    made["fedavg"]["clean", 0] = made["median"]["clean", 0] + 0.0004
+    assert "Without an attack it costs nothing: AUROC" in recommend(made).text
+
+
 def test_without_attacked_runs_nothing_is_recommended():
     answer = recommend(results(fedavg={"clean": 0.85}, median={"clean": 0.80}))
     assert (answer.verdict, answer.rule) == ("none", None)

@@ -9,6 +9,8 @@ import pytest
 def test_analyze_prints_tables_and_verdicts(wardround, run_folder, tmp_path):
     result = wardround("analyze", run_folder, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("**"), "the answer comes first"
+    assert result.stdout.index("### What each rule keeps") < result.stdout.index("**H1: ")
     assert "### Performance" in result.stdout
     assert "2 seeds: smallest possible p is 0.5" in result.stdout
     assert "**H1: undecided.**" in result.stdout
@@ -23,6 +25,19 @@ def test_analyze_writes_files_and_json(wardround, run_folder, tmp_path):
     assert len(plain["runs"]) == 8
     assert plain["reference"] == "caac"
     assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".md", ".csv", ".tex", ".json"}
+
+
+@pytest.mark.slow
+def test_a_report_says_how_many_runs_it_leaves_out(wardround, run_folder, tmp_path):
+    some = wardround("report", run_folder, "--out", "some.html", cwd=tmp_path)
+    assert "4 of 8 runs are left out; --all shows every run" in some.stdout
+    every = wardround("report", run_folder, "--out", "every.html", "--all", cwd=tmp_path)
+    assert "left out" not in every.stdout
+    counts = [
+        (tmp_path / name).read_text().split("<script>")[0].count('id="weights-')
+        for name in ("some.html", "every.html")
+    ]
+    assert counts == [4, 8]
 
 
 @pytest.mark.slow

@@ -62,6 +62,30 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_resumes(config, tmp_path):
     assert (folder / "rounds.jsonl").read_bytes().count(b"\n") == 1000
 
 
+def test_the_demo_opens_with_its_answer(here, tmp_path, monkeypatch):
+    """The command as it is, with two rules, six clients of a generated table and four rounds."""
+    from wardround.analysis import analyze, load_runs
+    from wardround.experiments import presets
+
+    values, where = presets.load_matrix("demo")
+    values["base"] |= {
+        "dataset": {"name": "synthetic", "samples": 400, "features": 6},
+        "partition": {"name": "iid", "clients": 6},
+        "model": {"name": "mlp", "hidden": [8]},
+        "rounds": 4,
+    }
+    values["runs"][1]["attack"]["start"] = 2
+    values |= {"axes": {"aggregator.name": ["fedavg", "median"]}, "seeds": [0, 1]}
+    monkeypatch.setattr(presets, "load_matrix", lambda name: (values, where))
+    result = here("demo", "--out", tmp_path / "d", "--jobs", 1)
+    assert result.returncode == 0, result.stderr
+    (answer,) = analyze(load_runs([tmp_path / "d"])).recommendations
+    said = " ".join(result.stdout.split())
+    assert said.startswith(answer.headline)
+    assert said.index(answer.details[-1]) < said.index("20 hospitals predict death")
+    assert answer.headline in (tmp_path / "d" / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_the_demo_in_short(wardround, tmp_path):
     """The demo's own matrix with fewer rounds and one seed: the table, and that every run is there."""

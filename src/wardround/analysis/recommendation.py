@@ -299,7 +299,7 @@ class _Facts:
         amount = difference(test.difference)
         if best.method == self.reference:
             return [f"Without an attack: {figures}."]
-        if test.difference <= 0:
+        if test.difference <= 0 or amount == difference(0.0):
             return [f"Without an attack it costs nothing: {figures}{_interval(test, amount)}."]
         if test.low is not None and test.low <= 0:
             return [

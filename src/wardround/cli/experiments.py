@@ -74,7 +74,7 @@ def demo(
     console.print(
         "AUROC: 1 ranks all patients right, 0.5 is chance. 'lost' is clean minus attacked, same seed."
     )
-    write_report(runs, out / "report.html", title)
+    write_report(runs, out / "report.html", "wardround demo: 20 hospitals, 8 turn malicious")
 
 
 def run(
