@@ -72,3 +72,12 @@ def test_labels_that_cannot_be_classes(files, tmp_path):
         infer_schema(files, "age")
     with pytest.raises(DataError, match="no column 'nm'"):
         infer_schema(files, "nm")
+
+
+def test_dates_are_numbers_of_days(tmp_path):
+    rows = [[f"2024-{1 + i % 12:02d}-{1 + i % 28:02d}", i % 2] for i in range(60)]
+    inferred = infer_schema([write(tmp_path / "one.csv", ["admitted", "num"], rows)], "num")
+    column = inferred.schema.column("admitted")
+    assert column.type == "number"
+    assert column.range[0] < 19723 < column.range[1], "1 January 2024"
+    assert any("holds dates" in note for note in inferred.notes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wardround.datasets.csv_files import MISSING, read_table
+from wardround.datasets.dates import AmbiguousDates, days_of
 from wardround.datasets.label_words import choose_positive
 from wardround.datasets.schema import MOST_LEVELS, Column, Schema, canonical
 from wardround.errors import ConfigError, DataError, did_you_mean
@@ -93,6 +94,9 @@ def _infer_column(
         return None
     levels = sorted({canonical(cell) for cell in known}, key=_order)
     numbers = [_number(cell) for cell in known]
+    if not is_category and None in numbers and (days := _days(known)) is not None:
+        notes.append(f"column '{name}' holds dates: they are numbers, of days since 1970")
+        return Column(name=name, range=_range(days), required=required)
     if not is_category and None not in numbers:
         values = [value for value in numbers if value is not None]
         whole = all(value == int(value) for value in values)
@@ -105,6 +109,14 @@ def _infer_column(
         notes.append(f"column '{name}' has {len(levels)} different words: left out")
         return None
     return Column(name=name, type="category", levels=tuple(levels), required=required, missing=gaps)
+
+
+def _days(cells: Sequence[str]) -> list[float] | None:
+    """A column of dates as days since 1970; None for any other, and where day and month cannot be told apart."""
+    try:
+        return days_of(cells)
+    except AmbiguousDates:
+        return None
 
 
 def _number(cell: str) -> float | None:
