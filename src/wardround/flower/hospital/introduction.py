@@ -25,6 +25,7 @@ __all__ = ["Introducer", "Unfit", "adopt_preprocessing", "describe_dataset", "in
 
 LARGEST_FLOOR = 10**6
 LONGEST_REASON = 500
+Book = Callable[[Schema], None]
 
 
 class Unfit(WardroundError):
@@ -54,7 +55,7 @@ class Introducer:
         if self.data is None:
             return Note({"name": name, **describe_dataset(self.client.dataset, len(self.client.data))})
         try:
-            reply = Note({"name": name, **introduce(self.data, order.head, self.policy)})
+            reply = Note({"name": name, **introduce(self.data, order.head, self.policy, self._book)})
             self._unfit = None
         except Unfit as unfit:
             self._report(unfit, HELLO)
@@ -70,10 +71,15 @@ class Introducer:
         if values is None or self.data is None:
             return None
         try:
-            return adopt_preprocessing(self.data, values, self.policy)
+            return adopt_preprocessing(self.data, values, self.policy, self._book)
         except Unfit as unfit:
             self._report(unfit, str(order.head.get("kind")))
             raise WardroundError(unfit.for_server) from None
+
+    def _book(self, schema: Schema) -> None:
+        """Remember that the table is checked against this schema; one too many is refused."""
+        if self.memory is not None:
+            self.memory.check_schema(schema.hash)
 
     def _report(self, unfit: Unfit, kind: str) -> None:
         """Print and log why the data do not fit, once for each reason."""
@@ -96,11 +102,16 @@ def describe_dataset(dataset: Dataset, samples: int) -> dict[str, Any]:
     }
 
 
-def introduce(data: HospitalData, head: Mapping[str, Any], policy: HospitalPolicy) -> dict[str, Any]:
-    """What the hospital says of its data when the server asks. Raises `Unfit` where they do not fit the schema."""
+def introduce(
+    data: HospitalData, head: Mapping[str, Any], policy: HospitalPolicy, book: Book
+) -> dict[str, Any]:
+    """What the hospital says of its data when the server asks. Raises `Unfit` where they do not fit the schema.
+
+    `book` is told the schema before the data are checked against it.
+    """
     floor = max(_floor(head), policy.min_reported)
     if SCHEMA_KEY in head:
-        schema, share = _fit(data, head[SCHEMA_KEY], policy)
+        schema, share = _fit(data, head[SCHEMA_KEY], policy, book)
         words = _describe_schema(schema, share)
         if share.dataset.raw is not None and policy.reports_statistics:
             words[TABLE_KEY] = {
@@ -118,24 +129,26 @@ def introduce(data: HospitalData, head: Mapping[str, Any], policy: HospitalPolic
     return {"samples": description.statistics.rows, TABLE_KEY: table}
 
 
-def adopt_preprocessing(data: HospitalData, values: Any, policy: HospitalPolicy) -> Share:
+def adopt_preprocessing(data: HospitalData, values: Any, policy: HospitalPolicy, book: Book) -> Share:
     """The hospital's samples as an order's preprocessing has them. Raises `Unfit` where that cannot be."""
     try:
         preprocessing = Preprocessing.from_dict(values)
     except ConfigError as error:
         raise Unfit(f"the order's {error}", "the order's preprocessing cannot be read") from None
-    return _checked(data, lambda: data.prepare(preprocessing), policy)
+    book(preprocessing.schema)
+    return _checked(lambda: data.prepare(preprocessing), policy)
 
 
-def _fit(data: HospitalData, values: Any, policy: HospitalPolicy) -> tuple[Schema, Share]:
+def _fit(data: HospitalData, values: Any, policy: HospitalPolicy, book: Book) -> tuple[Schema, Share]:
     try:
         schema = Schema.from_dict(values, "the federation's schema")
     except ConfigError as error:
         raise Unfit(str(error), "the schema cannot be read") from None
-    return schema, _checked(data, lambda: data.load(schema), policy)
+    book(schema)
+    return schema, _checked(lambda: data.load(schema), policy)
 
 
-def _checked(data: HospitalData, load: Callable[[], Share], policy: HospitalPolicy) -> Share:
+def _checked(load: Callable[[], Share], policy: HospitalPolicy) -> Share:
     try:
         return load()
     except SchemaMismatch as mismatch:

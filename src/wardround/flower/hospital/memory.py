@@ -53,6 +53,8 @@ class HospitalMemory:
     """Run → the last round whose model was evaluated, and the hash of that order."""
     opened: dict[str, None] = field(default_factory=dict)
     """Models from which this hospital trained for a masked sum that it helped to open (`order_names.start_of`)."""
+    schemas: dict[str, None] = field(default_factory=dict)
+    """Hashes of the schemas that its table was checked against."""
     audit: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Run → number and hash of the last line of the server's audit log, as the last order had it."""
     orders: tuple[str, int] = ("", 0)
@@ -99,6 +101,21 @@ class HospitalMemory:
             if line.get("run") == run and line.get("round") == number and isinstance(line.get("order"), str):
                 shown = start_of(line["order"])
         return shown
+
+    def check_schema(self, schema: str) -> None:
+        """Book a schema before the table is checked against it.
+
+        Whether a table fits, and its statistics, say something of single patients if a server may ask with one schema
+        after the other: whose range begins a little higher each time, or that leaves out one more level.
+        """
+        if schema in self.schemas:
+            return
+        if len(self.schemas) >= self.policy.max_schemas:
+            raise OrderRefused(
+                f"one more schema than the {len(self.schemas)} that its table was checked against; policy.max_schemas "
+                f"is {self.policy.max_schemas}"
+            )
+        self.schemas = {**self.schemas, schema: None}
 
     def check_start(self, start: str) -> None:
         """Raise `OrderRefused` for a model from which updates were summed already, under masks."""
@@ -188,6 +205,7 @@ class HospitalMemory:
             "last_reply": list(self.last_reply),
             "evaluated": {run: list(pair) for run, pair in self.evaluated.items()},
             "opened": list(self.opened),
+            "schemas": list(self.schemas),
             "orders": list(self.orders),
             "audit": {run: list(pair) for run, pair in self.audit.items()},
             "ledger": self.ledger.state_dict(),
@@ -199,6 +217,7 @@ class HospitalMemory:
         self.last_reply = (state["last_reply"][0], state["last_reply"][1])
         self.evaluated = {run: (int(pair[0]), str(pair[1])) for run, pair in state["evaluated"].items()}
         self.opened = dict.fromkeys(state["opened"])
+        self.schemas = dict.fromkeys(state.get("schemas", ()))
         self.orders = (state["orders"][0], int(state["orders"][1]))
         self.audit = {run: (int(pair[0]), str(pair[1])) for run, pair in state["audit"].items()}
         self.ledger.load_state_dict(state["ledger"])

@@ -90,6 +90,8 @@ class HospitalPolicy(Parameters):
     report_statistics: bool | None = None
     """Send counts, means, spreads, quantiles and levels of its columns, before the first round? None: only where no
     differential privacy is demanded, which does not cover them. Nothing is said of fewer patients than min_reported."""
+    max_schemas: int = Field(10, ge=1)
+    """Different schemas that its table is checked against, over all runs: each answer says a little of the table."""
     report_values: bool = True
     """Tell the server the value that does not fit its schema? If not, only the column and what was expected."""
     report_digits: int = Field(4, ge=1, le=17)
@@ -152,7 +154,8 @@ class HospitalPolicy(Parameters):
             f"at least {self.min_samples} samples to train, {self.min_reported} to report a metric and "
             f"{self.min_group} to report one of a patient group",
             f"training loss: {self._reported(self.reports_loss)}; metrics: {self._reported(self.reports_metrics)}",
-            f"statistics of columns: {'sent' if self.reports_statistics else 'stay here'}",
+            f"statistics of columns: {'sent' if self.reports_statistics else 'stay here'}; "
+            f"at most {self.max_schemas} schemas",
             f"privacy mode: {self.mode or 'the one it has keys for'}, cohorts of at least {self.min_cohort}, "
             f"shares of at most {self.max_share:g}",
             f"differential privacy: {floor}",

@@ -107,6 +107,7 @@ class Roster:
             return
         self.unfit.pop(identity, None)
         if problem is not None:
+            self._forget(identity)
             self.refused[identity] = problem
             client = str(reply.head.get("name"))[:80]
             self.log_event("refused", node=identity, client=client, reason=problem)
@@ -126,11 +127,16 @@ class Roster:
         if is_new:  # or it was only asked again, with a schema
             self.log_event("joined", client=name, node=identity, samples=samples)
 
-    def _set_unfit(self, identity: str, name: str, reason: str) -> None:
-        """Leave a hospital out until its data fit; logged once for each reason."""
-        if self.names.pop(identity, None) is not None:
+    def _forget(self, identity: str) -> None:
+        """Take a hospital out that was admitted before: asked again, it no longer fits."""
+        name = self.names.pop(identity, None)
+        if name is not None:
             self.descriptions.pop(name, None)
             self.tables.pop(name, None)
+
+    def _set_unfit(self, identity: str, name: str, reason: str) -> None:
+        """Leave a hospital out until its data fit; logged once for each reason."""
+        self._forget(identity)
         if self.unfit.get(identity) != reason:
             self.log_event("refused", node=identity, client=name, reason=reason)
         self.unfit[identity] = reason
