@@ -33,6 +33,8 @@ kinds = st.sampled_from(
         ("dirichlet", {"alpha": 1.0}),
         ("dirichlet", {"alpha": math.inf}),
         ("quantity-skew", {"size_sigma": 2.0}),
+        ("similarity", {"gamma": 0.3}),
+        ("similarity", {"gamma": 1.0}),
     ]
 )
 
@@ -233,3 +235,25 @@ def test_the_same_on_every_platform():
 
 
 PINNED = [(87, 1, 8677), (36, 0, 3645), (48, 5, 4499), (29, 2, 3079)]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5, 1.0])
+def test_similarity_is_a_share_alike_and_the_rest_sorted(gamma):
+    labels = np.repeat(np.arange(10), 100)
+    params = {"clients": 10, "gamma": gamma, "min_size": 1}
+    dealt = partition.create("similarity", **params).assign(split_of(labels), split_of(labels[::10]), seed=0)
+    for client, rows in enumerate(dealt.train):
+        counts = np.bincount(labels[rows], minlength=10)
+        assert len(rows) == 100
+        assert abs(counts[client] - (100 * (1 - gamma) + 10 * gamma)) <= 1
+        assert (np.abs(np.delete(counts, client) - 10 * gamma) <= 1).all()
+
+
+def test_similarity_cuts_the_sorted_data_where_classes_do_not_fit():
+    labels = np.repeat([0, 1], [300, 100])
+    dealt = partition.create("similarity", clients=4, gamma=0.0, min_size=1).assign(
+        split_of(labels), split_of(labels), seed=0
+    )
+    assert [np.bincount(labels[rows], minlength=2).tolist() for rows in dealt.train] == [[100, 0]] * 3 + [
+        [0, 100]
+    ]

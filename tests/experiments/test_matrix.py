@@ -167,3 +167,33 @@ def test_a_matrix_whose_own_process_is_killed_ends_quietly_and_its_run_can_go_on
     assert "Traceback" not in errors
     (folder,) = out.iterdir()
     assert RunFolder(folder).summary().status == "stopped"
+
+
+def test_an_axis_of_seeds_is_obeyed():
+    configs = expand({"base": {"seed": 9}, "axes": {"seed": [3, 4], "rounds": [5, 6]}})
+    assert [(config.seed, config.rounds) for config in configs] == [(3, 5), (3, 6), (4, 5), (4, 6)]
+
+
+def test_a_run_may_have_a_seed_of_its_own():
+    configs = expand({"runs": [{"seed": 7}, {"rounds": 5}], "base": {"seed": 2}})
+    assert [(config.seed, config.rounds) for config in configs] == [(7, 100), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "places"),
+    [
+        ({"axes": {"seed": [1]}, "seeds": [2]}, "seeds and axes.seed"),
+        ({"runs": [{}, {"seed": 1}], "seeds": [2]}, r"seeds and runs\[1\].seed"),
+        ({"runs": [{"seed": 1}], "axes": {"seed": [2]}}, r"axes.seed and runs\[0\].seed"),
+    ],
+)
+def test_two_places_that_say_which_seeds_are_refused(matrix, places):
+    with pytest.raises(ConfigError, match=f"{places} both say which seeds to run; give one of them"):
+        expand(matrix)
+
+
+def test_an_unknown_axis_is_an_error():
+    with pytest.raises(ConfigError, match="unknown key 'agregator'"):
+        expand({"axes": {"agregator.name": ["mean"]}})
+    with pytest.raises(ConfigError, match="unknown key"):
+        expand({"axes": {"training.epocs": [1, 2]}})

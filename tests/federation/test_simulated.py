@@ -197,3 +197,27 @@ def test_a_test_split_of_one_class_says_why_there_is_no_auroc():
     assert record.details.reasons["auroc"].text == f"all {len(targets)} rows are of class 'negative'"
     assert record.diverged is None
     assert record.metrics["threshold"] != 0.5, "chosen on validation rows"
+
+
+def test_clients_send_the_running_average_of_their_updates(tiny):
+    """With client momentum β the first round sends g, and the second βg₁ + (1−β)g₂, client by client."""
+    from wardround.runs.config import load_config
+    from wardround.runs.runner import build
+
+    federation = build(load_config({**tiny, "training": {"client_momentum": 0.75}}))
+    plain = build(load_config(tiny))
+    sent, raw = [], []
+    for each, seen in ((federation, sent), (plain, raw)):
+        original = each.rule.combine
+
+        def spy(updates, context, original=original, seen=seen):
+            seen.append(updates.matrix.clone())
+            return original(updates, context)
+
+        each.rule.combine = spy
+        each.step(1)
+    plain.weights, plain.previous_weights = federation.weights, federation.previous_weights
+    federation.step(2)
+    plain.step(2)
+    torch.testing.assert_close(sent[0], raw[0])
+    torch.testing.assert_close(sent[1], 0.75 * raw[0] + 0.25 * raw[1])

@@ -52,7 +52,7 @@ def plain_train() -> Callable[..., tuple[Tensor, Tensor]]:
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(torch_generator(task.seed, "dropout").get_state())
                 smallest = 2 if has_batch_norm(model) else 1
-                for batch in batches(task, params.batch_size, params.epochs, smallest):
+                for batch in batches(task, params.batch_size, params.epochs, smallest, params.steps):
                     inputs = objective.prepare(task.data.inputs[task.data.rows[batch]])
                     inputs = inputs if task.transform is None else task.transform(inputs)
                     inputs = inputs if objective.augment is None else objective.augment(inputs, generator)

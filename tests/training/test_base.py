@@ -37,6 +37,14 @@ def test_a_last_batch_too_small_is_left_out_unless_it_is_all():
     assert [len(batch) for batch in batches(task_of(1), 4, 1, smallest=2)] == [1]
 
 
+@given(st.integers(1, 50), st.integers(1, 12), st.integers(1, 20))
+def test_steps_are_so_many_batches_of_as_many_epochs_as_they_take(n, batch_size, steps):
+    seen = list(batches(task_of(n), batch_size, epochs=1, steps=steps))
+    assert len(seen) == steps
+    whole = list(batches(task_of(n), batch_size, epochs=steps))
+    assert all(torch.equal(one, other) for one, other in zip(seen, whole, strict=False))
+
+
 def test_losses_are_means():
     logits, classes = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 0.0]]), torch.tensor([1, 0])
     expected = -torch.log_softmax(logits, 1)[torch.arange(2), classes].mean()

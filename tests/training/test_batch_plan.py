@@ -36,6 +36,19 @@ def test_every_client_meets_its_batches_in_its_own_order(sizes, batch_size, epoc
         assert met[client] == expected
 
 
+@given(*cases[:2], st.integers(1, 30))
+def test_with_steps_every_client_takes_so_many_batches(sizes, batch_size, steps):
+    plan = BatchPlan.of(np.array(sizes), batch_size, 1, steps)
+    whole = BatchPlan.of(np.array(sizes), batch_size, steps)
+    assert [step.clients for step in plan.steps] == [len(sizes)] * steps
+    for client, size in enumerate(sizes):
+        own = plan.position[(plan.client == client) & (plan.weight > 0)]
+        more = whole.position[(whole.client == client) & (whole.weight > 0)]
+        assert own.tolist() == more[: len(own)].tolist(), "the same batches as by epochs, only so many"
+        assert plan.samples_seen()[client] == len(own)
+        assert plan.epochs >= -(-steps // -(-size // batch_size))
+
+
 @given(*cases)
 def test_nothing_is_computed_for_clients_that_are_done(sizes, batch_size, epochs):
     plan = BatchPlan.of(np.array(sizes), batch_size, epochs)

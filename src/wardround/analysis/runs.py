@@ -34,6 +34,7 @@ SETTING = (
     "rounds",
     "participation",
     "server_lr",
+    "server",
 )
 
 

@@ -203,6 +203,32 @@ class LabelSkew(PreferencePartition):
         return likes
 
 
+@register("similarity")
+class Similarity(PreferencePartition):
+    r"""A share γ of every client's samples is drawn like everyone's, the rest comes from the data sorted by class.
+
+    γ = 1 is `iid`; with γ = 0 client k holds the k-th of equal pieces of the sorted data, one or two classes each.
+    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
+    """
+
+    summary = "a share γ iid, the rest sorted by class"
+
+    class Params(PartitionParams):
+        gamma: float = Field(0.5, ge=0, le=1)
+        """γ: the share of samples that is the same everywhere."""
+
+    params: Params
+
+    def preferences(self, classes: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        alike = classes / classes.sum()
+        ends = np.cumsum(alike)
+        pieces = np.arange(clients + 1) / clients
+        overlap = np.minimum(ends, pieces[1:, None]) - np.maximum(ends - alike, pieces[:-1, None])
+        sorted_share = np.maximum(overlap, 0) * clients
+        likes: np.ndarray = self.params.gamma * alike + (1 - self.params.gamma) * sorted_share
+        return likes
+
+
 def _holders(counts: np.ndarray, clients: int, q: int) -> np.ndarray:
     """How many clients hold each class: clients·q in all, at least 1 and at most all a class."""
     holders = np.ones(len(counts), dtype=int)

@@ -56,10 +56,10 @@ def expand(
     for axis, values in axes.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{where}: axes.{axis} must be a list of values, got {values!r}")
-    seeds = matrix.get("seeds") or [base.get("seed", 0)]
+    axes, seeds = _seeds(matrix, axes, runs, base, where)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [
-        load_config(override(override(base, {**dotted(change), **point, "seed": seed}), said), where)
+        load_config(override(override(base, {"seed": seed, **dotted(change), **point}), said), where)
         for seed in seeds
         for change in runs
         for point in points
@@ -68,6 +68,28 @@ def expand(
     for config in configs:
         groups.setdefault(f"{config.seed} {config.dataset}", {})[config.hash] = config
     return [config for group in groups.values() for config in group.values()]
+
+
+def _seeds(
+    matrix: Mapping[str, Any],
+    axes: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    base: Mapping[str, Any],
+    where: str,
+) -> tuple[dict[str, Any], list[int]]:
+    """The axes without the one of seeds, and the seeds: of `seeds`, of an axis `seed`, or of the base.
+
+    A seed that would not be used is an error: nobody notices a seed that is ignored.
+    """
+    seeds = matrix.get("seeds")
+    places = ["axes.seed"] if "seed" in axes else []
+    places += [f"runs[{i}].seed" for i, change in enumerate(runs) if "seed" in change]
+    if seeds and places:
+        raise ConfigError(f"{where}: seeds and {places[0]} both say which seeds to run; give one of them")
+    if len(places) > 1 and places[0] == "axes.seed":
+        raise ConfigError(f"{where}: axes.seed and {places[1]} both say which seeds to run; give one of them")
+    others = {key: values for key, values in axes.items() if key != "seed"}
+    return others, list(seeds or axes.get("seed") or [base.get("seed", 0)])
 
 
 def _split_changes(

@@ -70,6 +70,8 @@ class Client:
         self.campaign, self.dp, self.sealer = campaign, dp, sealer
         self.batch_norm: Tensor | None = None
         """The BatchNorm coordinates that stay with this client, once it has trained with such a policy."""
+        self.momentum: Tensor | None = None
+        """The running average of this client's updates (D), where it sends that instead of them."""
         self._poisoned: ClientData | None = None
 
     def hold(self, dataset: Dataset, data: ClientData, test_rows: np.ndarray) -> None:
@@ -128,6 +130,13 @@ class Client:
         self.batch_norm = (start + row)[mask]
         row[mask] = 0
 
+    def average_with_past(self, row: Tensor, beta: float) -> Tensor:
+        """The running average βm + (1−β)g of the client's updates g, of which this is the latest."""
+        past = self.momentum
+        average = row.clone() if past is None else past.mul(beta).add_(row, alpha=1 - beta)
+        self.momentum = average
+        return average
+
     def add_noise(self, row: Tensor, work: LocalWork, round: int) -> Tensor:
         """The update as it leaves the client: clipped and with noise, where the client is the unit of privacy."""
         if self.dp is None or self.dp.unit != "client":
@@ -154,6 +163,10 @@ def train_together(
         for client, task, row in zip(clients, tasks, matrix, strict=True):
             assert task.weights is not None
             client.keep_batch_norm(task.weights, row, work.layout)
+    if beta := work.training.client_momentum:
+        matrix = torch.stack(
+            [client.average_with_past(row, beta) for client, row in zip(clients, matrix, strict=True)]
+        )
     if any(client.dp is not None for client in clients):
         matrix = torch.stack(
             [client.add_noise(row, work, round) for client, row in zip(clients, matrix, strict=True)]

@@ -31,6 +31,7 @@ from wardround.federation.practice_ground import RootPracticeGround
 from wardround.federation.random_probe import RandomProbe
 from wardround.federation.schedule import Schedule, peak_memory_mb, timed
 from wardround.federation.server_data import ServerData
+from wardround.federation.server_optimizer import ServerOptimizer
 from wardround.privacy.accounting import Release
 from wardround.privacy.encryption.refusals import KeysSpent
 from wardround.privacy.protection import Protection
@@ -93,6 +94,7 @@ class Federation:
         self.layout = Layout.of(model)
         self.weights = self.layout.flatten(model.state_dict()).clone()
         self.previous_weights: Tensor | None = None
+        self.server_optimizer = ServerOptimizer(schedule.server, self.layout, schedule.server_lr)
         self.practice_ground = self._practice_ground()
         self.probe = None
         if rule.uses_predictions and server_data is not None:
@@ -229,10 +231,12 @@ class Federation:
         self.previous_weights = self.weights
         if result.skipped is not None:
             return
-        moved = self.weights + self.schedule.server_lr * result.delta.to(self.weights.dtype)
+        before = self.server_optimizer.state_dict()
+        moved = self.weights + self.server_optimizer.step(result.delta.to(self.weights.dtype))
         if bool(torch.isfinite(moved).all()):
             self.weights = moved
         else:
+            self.server_optimizer.load_state_dict(before)
             result.skipped = NOT_FINITE
             result.delta = torch.zeros_like(self.weights)
             if result.weights is not None:
@@ -367,6 +371,7 @@ class Federation:
             "rule": self.rule.state_dict(),
             "clients": self.clients.state_dict(),
             "privacy": self.protection.state_dict(),
+            "server_optimizer": self.server_optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -375,3 +380,6 @@ class Federation:
         self.rule.load_state_dict(state["rule"])
         self.clients.load_state_dict(state["clients"])
         self.protection.load_state_dict(state["privacy"])
+        self.server_optimizer.load_state_dict(
+            state.get("server_optimizer", {})
+        )  # older checkpoints have none

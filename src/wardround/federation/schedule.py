@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from wardround.federation.server_optimizer import ServerParams
 from wardround.randomness import numpy_generator
 
 __all__ = ["Schedule", "forget_peak_memory", "peak_memory_mb", "timed"]
@@ -25,6 +26,7 @@ class Schedule:
     server_lr: float = 1.0
     root_samples: int = 100
     seed: int = 0
+    server: ServerParams = field(default_factory=ServerParams)
 
     def evaluates(self, round: int) -> bool:
         """Every k-th round, and always the last."""

@@ -175,12 +175,17 @@ class SimulatedClients:
                 for name, client in self.members.items()
                 if client.batch_norm is not None
             },
+            "momentum": {
+                name: client.momentum for name, client in self.members.items() if client.momentum is not None
+            },
             "attack": self.campaign.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, values in state["batch_norm"].items():
             self.members[name].batch_norm = values
+        for name, values in state.get("momentum", {}).items():  # older checkpoints have none
+            self.members[name].momentum = values
         self.campaign.load_state_dict(state["attack"])
 
 

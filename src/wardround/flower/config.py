@@ -359,6 +359,11 @@ def _why_not(config: FederationConfig) -> str | None:
             "attack.fraction: no hospital attacks because the server says so; a drill is in its hospital.yaml, and "
             "attack.clients names those who play one, for the record"
         )
+    if run.training.client_momentum:
+        return (
+            "training.client_momentum: hospitals keep no momentum between rounds; use aggregator.pre: "
+            "[{name: momentum}], which keeps it at the server"
+        )
     privacy = run.privacy
     if privacy.mode in STEWARDED and privacy.steward is None:
         return (

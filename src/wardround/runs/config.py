@@ -17,6 +17,7 @@ from wardround.datasets import partition
 from wardround.datasets.drift import DriftParams
 from wardround.datasets.preprocessing import PreprocessingParams
 from wardround.errors import ConfigError, ParameterError, PluginError, RenamedWarning, did_you_mean
+from wardround.federation.server_optimizer import ServerParams
 from wardround.plugins import Plugin
 from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
@@ -32,6 +33,8 @@ LEGACY_KEYS = {
     "participation", "evaluate_every", "server_lr", "seed", "engine", "device",
 }  # fmt: skip
 """What the hash of version 0.1 was made of."""
+TRAINING_SINCE = ("precision", "steps", "client_momentum")
+"""Keys of `training` that version 0.1 did not have."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -133,6 +136,8 @@ class RunConfig(Parameters):
     participation: float = Field(1.0, gt=0, le=1)
     evaluate_every: int = Field(1, ge=1)
     server_lr: float = Field(1.0, gt=0)
+    server: ServerParams = ServerParams()
+    """The server's optimiser; `server_lr` is the short form of `server: {lr: …}`."""
     seed: int = Field(0, ge=0)
     engine: Engine = "auto"
     """Who trains the clients; the record says which one ran."""
@@ -168,6 +173,24 @@ class RunConfig(Parameters):
             raise ValueError(
                 "drift.label_shift repeats patients, whom privacy.dp with unit patient counts once; use feature_shift"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_learning_rate_of_the_server(self) -> RunConfig:
+        if self.server.lr is not None and "server_lr" in self.model_fields_set and self.server_lr != 1.0:
+            raise ValueError("give server.lr or server_lr, not both")
+        if self.server.optimizer in ("adam", "yogi") and self.server_lr != 1.0:
+            raise ValueError(f"server.optimizer {self.server.optimizer} takes server.lr, not server_lr")
+        return self
+
+    @model_validator(mode="after")
+    def _patients_are_counted_in_epochs(self) -> RunConfig:
+        if (
+            self.training.steps is not None
+            and self.privacy.dp is not None
+            and self.privacy.dp.unit == "patient"
+        ):
+            raise ValueError("training.steps: DP-SGD of patients counts epochs; give training.epochs instead")
         return self
 
     @model_validator(mode="after")
@@ -242,8 +265,9 @@ class RunConfig(Parameters):
     def legacy_hash(self) -> str:
         """What version 0.1 called this run: the hash of all values, defaults included. For one release."""
         values = {key: value for key, value in self.plain().items() if key in LEGACY_KEYS}
-        if values["training"]["precision"] == type(self.training).model_fields["precision"].default:
-            del values["training"]["precision"]  # which that version did not know
+        for key in TRAINING_SINCE:
+            if values["training"].get(key) == TrainingParams.model_fields[key].default:
+                del values["training"][key]
         for section, (registry, _) in SECTIONS.items():
             for former, present in registry.get(values[section]["name"]).Params.renamed.items():
                 values[section][former] = values[section].pop(present)

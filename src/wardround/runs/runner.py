@@ -175,6 +175,7 @@ def build_schedule(config: RunConfig) -> Schedule:
         config.server_lr,
         config.root.samples,
         config.seed,
+        config.server,
     )
 
 

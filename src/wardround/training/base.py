@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,10 @@ class TrainingParams(Parameters):
     lr: float = Field(0.001, gt=0)
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(1, ge=1)
+    steps: int | None = Field(None, ge=1)
+    """Batches per round instead of epochs: a client with fewer begins another epoch. 1 is FedSGD."""
+    client_momentum: float = Field(0.0, ge=0, lt=1)
+    """β: clients send the running average βm + (1−β)g of their updates g, kept from round to round."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """Of `sgd`."""
     weight_decay: float = Field(0.0, ge=0)
@@ -168,14 +173,21 @@ class Objective:
         return functional.binary_cross_entropy_with_logits(logits, targets)
 
 
-def batches(task: ClientTask, batch_size: int, epochs: int, smallest: int = 1) -> Iterator[Tensor]:
+def batches(
+    task: ClientTask, batch_size: int, epochs: int, smallest: int = 1, steps: int | None = None
+) -> Iterator[Tensor]:
     """Indices into the client's samples, batch by batch, epoch by epoch, in an order of the task's seed.
 
     A last batch below `smallest` is left out (BatchNorm cannot train on a single sample), unless it is all
-    the client has.
+    the client has. With `steps` there are so many batches, whatever number of epochs that takes.
     """
+    every = _batches(task, batch_size, epochs if steps is None else None, smallest)
+    return every if steps is None else itertools.islice(every, steps)
+
+
+def _batches(task: ClientTask, batch_size: int, epochs: int | None, smallest: int) -> Iterator[Tensor]:
     n = len(task.data)
-    for epoch in range(epochs):
+    for epoch in itertools.count() if epochs is None else range(epochs):
         for batch in torch.from_numpy(shuffled(task.seed, epoch, n)).split(batch_size):
             if len(batch) >= smallest or n < smallest:
                 yield batch

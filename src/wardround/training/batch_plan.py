@@ -56,16 +56,18 @@ class BatchPlan:
     """Slot → client."""
     batch_sizes: np.ndarray
     """Samples of each (step, client)."""
+    epochs: int
+    """Of the client that needs most: so many orders of its samples are needed."""
 
     @classmethod
-    def of(cls, sizes: np.ndarray, batch_size: int, epochs: int) -> BatchPlan:
-        """The plan for clients of these sizes, in falling order.
+    def of(cls, sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None = None) -> BatchPlan:
+        """The plan for clients of these sizes, in falling order; with `steps`, of so many steps for each of them.
 
         Below, a pair is a step and a client that takes part in it, step by step. The arrays named `…_of` and `taken`
         have one entry per pair; `active`, `width` and `first` have one per step.
         """
         batches = -(-sizes // batch_size)
-        totals = batches * epochs
+        totals = batches * epochs if steps is None else np.full_like(batches, steps)
         # How many clients take part in step s: those whose total is above s. Totals fall, so this is a prefix.
         active = np.searchsorted(-totals, -np.arange(totals[0]), side="left")
         step_of = np.repeat(np.arange(len(active)), active)
@@ -91,7 +93,12 @@ class BatchPlan:
             real / taken[pair],
             client_of[pair],
             taken,
+            int(epoch.max()) + 1,
         )
+
+    def samples_seen(self) -> np.ndarray:
+        """Samples that each client trains on, repeated ones included."""
+        return np.bincount(self.client, weights=self.weight > 0).astype(np.int64)
 
     def windows(self, slots: int) -> Iterator[list[Step]]:
         """The steps in pieces of about `slots` slots, so that the samples of a piece fit into the cache."""
@@ -113,8 +120,8 @@ class KeptBatchPlans:
     True
     """
 
-    def __init__(self, batch_size: int, epochs: int) -> None:
-        self.batch_size, self.epochs = batch_size, epochs
+    def __init__(self, batch_size: int, epochs: int, steps: int | None = None) -> None:
+        self.batch_size, self.epochs, self.steps = batch_size, epochs, steps
         self._kept: dict[bytes, BatchPlan] = {}
         self._slots = 0
 
@@ -123,7 +130,7 @@ class KeptBatchPlans:
         key = sizes.tobytes()
         plan = self._kept.get(key)
         if plan is None:
-            plan = BatchPlan.of(sizes, self.batch_size, self.epochs)
+            plan = BatchPlan.of(sizes, self.batch_size, self.epochs, self.steps)
             if self._slots + len(plan.position) > KEPT_SLOTS:
                 self._kept.clear()
                 self._slots = 0

@@ -84,7 +84,8 @@ class SequentialTrainer(Trainer):
         targets = data.targets.to(self.device)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         samples = 0
-        for batch in batches(task, self.params.batch_size, self.params.epochs, self.smallest_batch):
+        p = self.params
+        for batch in batches(task, p.batch_size, p.epochs, self.smallest_batch, p.steps):
             inputs = objective.prepare(data.inputs[data.rows[batch]].to(self.device))
             if task.transform is not None:
                 inputs = task.transform(inputs)

@@ -64,7 +64,7 @@ class VectorizedTrainer(Trainer):
         self.device = device or torch.device("cpu")
         self.group_size = max(1, GROUP_WEIGHTS // self.stack.size)
         self.prepared = PreparedInputs(objective.prepare, self.stack.dtype, self.device)
-        self.plans = KeptBatchPlans(params.batch_size, params.epochs)
+        self.plans = KeptBatchPlans(params.batch_size, params.epochs, params.steps)
         self.buffers: ClientBuffers | None = None
 
     def train(
@@ -98,7 +98,7 @@ class VectorizedTrainer(Trainer):
 
     def close(self) -> None:
         """Forget prepared data, plans and buffers."""
-        self.plans = KeptBatchPlans(self.params.batch_size, self.params.epochs)
+        self.plans = KeptBatchPlans(self.params.batch_size, self.params.epochs, self.params.steps)
         self.prepared.clear()
         self.buffers = None
 
@@ -186,7 +186,7 @@ class _Group:
     def _run(self) -> Tensor:
         """All steps, a window of them at a time. Returns the mean loss of each client (N)."""
         seeds = [task.seed for task in self.tasks]
-        orders = [shuffled_all(seeds, self.sizes, epoch) for epoch in range(self.params.epochs)]
+        orders = [shuffled_all(seeds, self.sizes, epoch) for epoch in range(self.plan.epochs)]
         order = orders[0] if len(orders) == 1 else np.concatenate(orders)
         sample = torch.from_numpy(order[self.plan.position]).to(self.device)
         weight = torch.from_numpy(self.plan.weight).to(self.device, self.stack.dtype)
@@ -209,7 +209,7 @@ class _Group:
                 all_of_step = slice(step.first, step.last)
                 self._step(step, inputs[part], targets[part], scale[all_of_step], logits[part])
             total.index_add_(0, client[window], self._losses(logits, targets) * (weight[window] > 0))
-        seen = torch.from_numpy(self.sizes * self.params.epochs).to(self.device)
+        seen = torch.from_numpy(self.plan.samples_seen()).to(self.device)
         return total / seen
 
     def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:

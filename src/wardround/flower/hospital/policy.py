@@ -69,6 +69,8 @@ class HospitalPolicy(Parameters):
     """Least and largest learning rate, of the round: with a tiny one updates are (almost) zero, and what is opened of
     them is noise."""
     max_epochs: int = Field(50, ge=1)
+    max_steps: int = Field(10_000, ge=1)
+    """Of training in steps instead of epochs."""
     max_weight_decay: float = Field(0.1, ge=0)
     max_prox_mu: float = Field(100.0, ge=0)
     max_weight: float = Field(1e4, gt=0)
@@ -252,6 +254,8 @@ class HospitalPolicy(Parameters):
             raise OrderRefused(f"batches of {_short(training.batch_size)} samples")
         if training.epochs > self.max_epochs:
             raise OrderRefused(f"{training.epochs} epochs; policy.max_epochs is {self.max_epochs}")
+        if training.steps is not None and training.steps > self.max_steps:
+            raise OrderRefused(f"{training.steps} steps; policy.max_steps is {self.max_steps}")
         if training.weight_decay > self.max_weight_decay:
             raise OrderRefused(
                 f"weight decay {training.weight_decay:g}; policy.max_weight_decay is {self.max_weight_decay:g}"
