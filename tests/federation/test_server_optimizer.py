@@ -90,8 +90,8 @@ def test_a_run_that_is_stopped_ends_with_the_same_bytes(tiny, server, tmp_path, 
 
 
 def test_two_learning_rates_are_refused(tiny):
-    with pytest.raises(ConfigError, match="give server.lr or server_lr, not both"):
+    with pytest.raises(ConfigError, match=r"give server\.lr or server_lr, not both"):
         load_config({**tiny, "server_lr": 0.5, "server": {"lr": 0.1}})
-    with pytest.raises(ConfigError, match="adam takes server.lr, not server_lr"):
+    with pytest.raises(ConfigError, match=r"adam takes server\.lr, not server_lr"):
         load_config({**tiny, "server_lr": 0.5, "server": {"optimizer": "adam"}})
     assert load_config({**tiny, "server": {"optimizer": "sgd"}}).hash == load_config(tiny).hash
