@@ -203,6 +203,12 @@ class Aggregator(Configurable, ABC):
         """The parameters as they take effect with that many clients, for the record."""
         return self.params.model_dump()
 
+    def expect_trained_model(self) -> None:
+        """Called before round 1 where the model is not new: a run that begins from an exported one.
+
+        A rule whose first rounds count on a model that has learnt nothing yet takes them as later ones.
+        """
+
     def aggregate(
         self,
         updates: Updates,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wardround.cli.options import CORES, AsJson, Jobs, Out
+from wardround.cli.options import CORES, AsJson, Jobs, Out, Resume
 from wardround.cli.plugins import PluginOption, add_plugins
 from wardround.errors import ConfigError, WardroundError
 
@@ -84,6 +84,7 @@ def run(
         typer.Argument(metavar="[KEY=VALUE]...", help="For example aggregator.name=krum seed=3"),
     ] = None,
     out: Out = Path("runs"),
+    resume: Resume = None,
     plugin: PluginOption = None,
     as_json: AsJson = False,
     track: Track = None,
@@ -94,11 +95,16 @@ def run(
     from wardround.experiments import Event, load_config, override, read_yaml
     from wardround.experiments import run as run_experiment
     from wardround.experiments.tracking import tracked
+    from wardround.runs.extension import extend
+    from wardround.runs.folder import RunFolder
+    from wardround.runs.identity import find_folder
     from wardround.runs.summary import why_no_auroc
 
     values = add_plugins(_one_run(config, read_yaml), plugin)
     checked = load_config(override(values, overrides or []), str(config))
     name = checked.run_name
+    if resume is not None:
+        extend(RunFolder(resume), find_folder(checked, out), checked)
     if not _describe_table(checked):
         _say_classes(checked, out)
     with (

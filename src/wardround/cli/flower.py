@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wardround.cli.options import Resume
 from wardround.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def mount(app: typer.Typer) -> None:
 def serve(
     config: Annotated[Path, typer.Option("--config", help="The server's configuration, fed.yaml.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the runs.")] = Path("runs"),
+    resume: Resume = None,
     insecure: Insecure = False,
     print_only: Print = False,
     as_json: AsJson = False,
@@ -57,6 +59,8 @@ def serve(
         return
     if insecure:
         _warn_insecure()
+    if resume is not None:
+        server.extend(resume)
     summary = server.serve(_print_to_stderr if as_json else _print)
     if as_json:
         print(json.dumps({"folder": str(server.folder.path), **summary.plain()}))

@@ -21,6 +21,8 @@ from wardround.federation.server_optimizer import ServerParams
 from wardround.plugins import Plugin
 from wardround.privacy.params import PrivacyParams
 from wardround.registry import Parameters, Registry, explain
+from wardround.runs import initial_model
+from wardround.runs.initial_model import InitialModel
 from wardround.training import TrainingParams
 from wardround.training.engines import Device, Engine
 from wardround.yaml_text import parse_yaml
@@ -132,6 +134,8 @@ class RunConfig(Parameters):
     attack: dict[str, Any] = {"name": "none"}
     privacy: PrivacyParams = PrivacyParams()
     root: Root = Root()
+    initial_model: InitialModel | None = None
+    """The folder of an exported model to begin from; None: new weights, drawn from the seed."""
     rounds: int = Field(100, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
     evaluate_every: int = Field(1, ge=1)
@@ -147,6 +151,11 @@ class RunConfig(Parameters):
     @classmethod
     def _loaded(cls, entries: Any) -> tuple[Plugin, ...]:
         return plugins.load_all(entries)
+
+    @field_validator("initial_model", mode="before")
+    @classmethod
+    def _found(cls, value: Any) -> InitialModel | None:
+        return InitialModel.read(value)
 
     @field_validator(*SECTIONS)
     @classmethod
@@ -245,6 +254,8 @@ class RunConfig(Parameters):
             member = self._member_identity(section)
             if member != {"name": type(self).model_fields[section].default["name"]}:
                 values[section] = member
+        if self.initial_model is not None:  # what it is, not where it lies
+            values["initial_model"] = self.initial_model.sha256
         if self.plugins:  # what their code is, not where it lies
             values[plugins.KEY] = sorted(plugin.sha256 for plugin in self.plugins)
         return values
@@ -322,7 +333,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, got {type(values).__name__}")
-    return plugins.anchored(values, path.parent)
+    return initial_model.anchored(plugins.anchored(values, path.parent), path.parent)
 
 
 def override(values: Mapping[str, Any], changes: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def experiment_of(config: Mapping[str, Any]) -> str:
     """
     values = {key: value for key, value in config.items() if key not in NO_PART_OF_AN_EXPERIMENT}
     code = [plugin.get("sha256") for plugin in config.get(PLUGINS) or () if isinstance(plugin, Mapping)]
+    if isinstance(initial := config.get("initial_model"), Mapping):
+        values["initial_model"] = initial.get("sha256")
     campaign = (config.get(RECORD) or {}).get("attack")
     if isinstance(campaign, Mapping) and not campaign.get("byzantine"):
         values["attack"] = None

@@ -14,7 +14,7 @@ from wardround.files import locked, replace_file
 from wardround.runs.audit import AuditLog
 from wardround.runs.folder import RunFolder
 
-__all__ = ["AUDIT_LOG", "quarantine", "quarantined", "release", "user_name"]
+__all__ = ["AUDIT_LOG", "STATE", "quarantine", "quarantined", "release", "user_name"]
 
 AUDIT_LOG = "audit.jsonl"
 """The audit log's name in a run's folder."""

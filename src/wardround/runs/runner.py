@@ -15,6 +15,7 @@ import torch
 
 import wardround
 from wardround import aggregators, attacks, datasets, plugins
+from wardround.aggregators.base import Aggregator
 from wardround.datasets import Dataset
 from wardround.datasets import partition as partitions
 from wardround.datasets.base import Task
@@ -47,6 +48,7 @@ __all__ = [
     "Listener",
     "build",
     "build_campaign",
+    "build_rule",
     "build_schedule",
     "load_and_partition",
     "load_dataset",
@@ -71,15 +73,17 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     dataset, assignment = load_and_partition(config)
     dp, classes = config.privacy.dp, len(dataset.class_names)
     model = build_model(config.model, dataset.input_shape, dataset.task.value, classes, config.seed, dp)
+    rule = build_rule(config)
+    if config.initial_model is not None:
+        config.initial_model.start(model, ModelInputs.of(dataset))
     trainer: Trainer = build_trainer(
         model, dataset, config.training, dp, config.engine, config.device, workers
     )
-    name, params = config.section("aggregator")
     return simulated_federation(
         dataset,
         assignment,
         model,
-        aggregators.create(name, **params),
+        rule,
         build_campaign(config, assignment.clients),
         trainer,
         config.training,
@@ -87,6 +91,15 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
         config.privacy,
         _sum_masked(config.privacy),
     )
+
+
+def build_rule(config: RunConfig) -> Aggregator:
+    """The run's rule; it knows where the model is not new."""
+    name, params = config.section("aggregator")
+    rule = aggregators.create(name, **params)
+    if config.initial_model is not None:
+        rule.expect_trained_model()
+    return rule
 
 
 def _sum_masked(privacy: PrivacyParams) -> SumMasked | None:
@@ -107,6 +120,8 @@ def load_and_partition(config: RunConfig) -> tuple[Dataset, Assignment]:
     plain = config.plain()
     sections = [json.dumps(plain[key]) for key in ("dataset", "partition", "preprocessing")]
     dataset, assignment = _partitioned(*sections, config.seed)
+    if config.initial_model is not None:
+        dataset = config.initial_model.prepare(dataset, assignment, config.seed)
     if config.privacy.pseudonyms:
         assignment = _renamed(assignment, _names(config))
     if config.drift is not None:

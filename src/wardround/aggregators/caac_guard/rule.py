@@ -145,8 +145,8 @@ class CaacGuard(Aggregator):
         drift_tolerance: float = Field(0.06, gt=0, lt=1)
         """How much two such losses may differ, relatively, to be called in step."""
         contradiction_rounds: int = Field(3, ge=0)
-        """First rounds in which clients are tested for contradicting each other; 0 where the model is not new:
-        once it has learnt, honest rows contradict each other too."""
+        """First rounds in which clients are tested for contradicting each other; 0 where the model is not new
+        (`initial_model` sets it): once it has learnt, honest rows contradict each other too."""
         projection: int = Field(512, ge=16)
         """Length at which past directions are kept."""
 
@@ -165,6 +165,10 @@ class CaacGuard(Aggregator):
     def needs_root_update(self) -> bool:  # type: ignore[override]
         """Only with `root: true`."""
         return bool(self.params.root)
+
+    def expect_trained_model(self) -> None:
+        """Nobody is tested for contradicting the others: once a model has learnt, honest rows do that too."""
+        self.params = self.params.model_copy(update={"contradiction_rounds": 0})
 
     def plan_measurements(self, context: Context) -> MeasurementPlan:
         return MeasurementPlan(gram=True, dots_with=context.root_update if self.params.root else None)

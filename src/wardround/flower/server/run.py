@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from wardround import aggregators, datasets
+from wardround import datasets
 from wardround.datasets import Dataset
 from wardround.datasets.csv_table import CsvTable
 from wardround.datasets.partition import Assignment
@@ -37,6 +37,7 @@ from wardround.runs.quarantine import quarantined
 from wardround.runs.runner import (
     Listener,
     build_campaign,
+    build_rule,
     build_schedule,
     load_and_partition,
     load_dataset,
@@ -174,8 +175,9 @@ def build_federation(
     model = build_model(
         run.model, shape["input_shape"], shape["task"], len(shape["class_names"]), run.seed, dp
     )
-    name, params = run.section("aggregator")
-    rule = aggregators.create(name, **params)
+    rule = build_rule(run)
+    if run.initial_model is not None:
+        run.initial_model.start(model, model_inputs(membership, dataset))
     known = membership.order if assignment is not None else tuple(membership.roster.descriptions)
     campaign, schedule = build_campaign(run, known or ()), build_schedule(run)
     layout = Layout.of(model)

@@ -30,6 +30,7 @@ from wardround.flower.processes import (
 from wardround.flower.scaffold import write_app
 from wardround.flower.server.delivery import is_delivery_pending
 from wardround.records import LeftOut, RoundRecord, Summary
+from wardround.runs.extension import extend
 from wardround.runs.folder import RunFolder
 from wardround.runs.quarantine import AUDIT_LOG
 
@@ -157,6 +158,10 @@ class Server:
             shlex.join(["flwr", "run", str(app), "ward", "--run-config", options]),
         ]
         return "\n".join(lines)
+
+    def extend(self, run: Path) -> None:
+        """Begin where a run of the same configuration with fewer rounds stopped."""
+        extend(RunFolder(run), self.folder, self.config.run, self.config.plain(), private=True)
 
     def serve(self, echo: Echo) -> Summary:
         """Run the federation to its end and return its summary. Stops everything when it is interrupted."""

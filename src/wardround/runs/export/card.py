@@ -267,6 +267,10 @@ def _calibration(trained: TrainedModel) -> str:
 def _privacy(trained: TrainedModel) -> str:
     privacy = trained.config.get("privacy") or {}
     lines = ["## Privacy", "", f"- Mode: `{privacy.get('mode', 'plaintext')}`"]
+    if trained.config.get("initial_model"):
+        lines.append(
+            "- The figures are of this run. What the model that it began from has spent comes on top."
+        )
     spent = trained.record.privacy if trained.record else None
     if not spent:
         lines.append(
