@@ -127,3 +127,18 @@ def test_a_run_of_ones_own_table_begins_with_what_it_holds(here, tmp_path):
     assert "separator semicolon, decimal comma, encoding Latin-1" in result.stderr
     assert "warning: column 'Tag' gives the label away" in result.stderr
     assert json.loads(result.stdout)["status"] == "finished"
+
+
+def test_more_rounds_on_a_finished_run(here, config, tmp_path):
+    assert here("run", config, "--out", tmp_path / "runs").returncode == 0
+    former = next((tmp_path / "runs").iterdir())
+    done = here("run", config, "rounds=6", "--resume", former, "--out", tmp_path / "runs", "--json")
+    assert done.returncode == 0, done.stderr
+    whole = here("run", config, "rounds=6", "--out", tmp_path / "whole", "--json")
+    one, other = json.loads(done.stdout), json.loads(whole.stdout)
+    assert one["rounds"] == 6
+    assert one["final"] == other["final"]
+    assert one["folder"] != str(former)
+    fewer = here("run", config, "rounds=3", "--resume", former, "--out", tmp_path / "runs")
+    assert fewer.returncode == 2
+    assert "has 4 finished rounds; rounds=3 is not more" in fewer.stderr
