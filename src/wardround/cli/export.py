@@ -110,6 +110,12 @@ def predict(
         except DataError as error:
             raise DataError(f"{model}: {error}") from None
     exported = parse_model(files, model)
+    if exported.scales_apart:
+        print(
+            "wardround: in training every hospital scaled its numbers by itself (preprocessing.scale: local); here the "
+            "federation's common scales are used",
+            file=sys.stderr,
+        )
     columns = read_table(table, keep or [])
     with one_thread():
         predictions = exported.predict_table(columns, str(table))

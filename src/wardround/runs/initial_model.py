@@ -16,7 +16,7 @@ from torch import nn
 from wardround.datasets import Dataset
 from wardround.datasets.partition import Assignment
 from wardround.datasets.preprocessing import Preprocessing
-from wardround.datasets.tabular import conformed_dataset, prepare_for_clients, preprocessed
+from wardround.datasets.tabular import adopt, conformed_dataset, prepare_for_clients
 from wardround.errors import ConfigError
 from wardround.runs.export.exported import ExportedModel
 from wardround.runs.export.inputs import ModelInputs
@@ -74,12 +74,12 @@ class InitialModel(BaseModel):
         preprocessing = self.load().preprocessing
         if preprocessing is None or dataset.raw is None:
             return dataset
-        own = conformed_dataset(dataset, preprocessing.schema, seed)
         if preprocessing.params.scale == "local":
+            own = conformed_dataset(dataset, preprocessing.schema, seed)
             return prepare_for_clients(
                 own, assignment.clients, assignment.train, preprocessing.params, assignment.test
             )
-        return preprocessed(own, preprocessing)
+        return adopt(dataset, preprocessing, seed)
 
     def preprocessing(self) -> Preprocessing | None:
         """The exported preprocessing; None where the model has none."""

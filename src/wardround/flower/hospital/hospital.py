@@ -327,8 +327,8 @@ class Hospital:
             raise OrderRefused("the order does not say of which round the model is")
         run = self._run(order.head)
         shown = memory.shown_model(run, round)
-        stored = self.models.keep(order, shown, memory.policy)
         audit = memory.follow_audit(run, order.head.get(AUDIT))
+        stored = self.models.keep(order, shown, memory.policy)
         reply = Note({"manifest": stored.manifest})
         facts = {"manifest": stored.manifest, "signed_by": stored.signed_by, "shown": shown is not None}
         where = {} if stored.folder is None else {"folder": str(stored.folder)}

@@ -18,6 +18,7 @@ from wardround.errors import WardroundError
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
 from wardround.flower.hospital.setup import count_parameters
 from wardround.flower.messages import Note
+from wardround.flower.orders import PREPROCESSING
 from wardround.runs.export.exported import ExportedModel, parse_model
 from wardround.runs.export.manifest import FILES, MANIFEST, SIGNATURE, Manifest, check_files
 from wardround.runs.export.signature import verify
@@ -73,6 +74,8 @@ class ModelStore:
         except WardroundError as error:
             raise OrderRefused(f"the delivered model: {error}") from None
         _check_order(order, model, shown)
+        if order.head.get(PREPROCESSING) != model.inputs.preprocessing and PREPROCESSING in order.head:
+            raise OrderRefused("the delivered model scales its inputs otherwise than the orders did")
         policy.check_model(Note({"model": dict(manifest.model)}, {}, {"weights": model.weights.numpy()}))
         digest = hashlib.sha256(files[MANIFEST]).hexdigest()
         return StoredModel(digest, signed_by, self._store(manifest, files))

@@ -69,6 +69,20 @@ class Membership:
             }
             if dataset.preprocessing is not None:
                 self.roster.shape |= shape_of(dataset.preprocessing)
+        if assignment is None:
+            self._begin_from_model()
+
+    def _begin_from_model(self) -> None:
+        """A run that begins from an exported model has its columns, levels and scales already."""
+        initial = self.config.run.initial_model
+        preprocessing = None if initial is None else initial.preprocessing()
+        if preprocessing is None:
+            return
+        if self.schema is not None and self.schema.hash != preprocessing.schema.hash:
+            raise ConfigError(
+                "federation.schema is another than that of initial_model; leave it out: the model's own is used"
+            )
+        self.schema, self.roster.shape = preprocessing.schema, shape_of(preprocessing)
 
     def _log_unusable(self, event: str, sender: str, round: int, reason: str) -> None:
         client = self.roster.names.get(sender, sender)

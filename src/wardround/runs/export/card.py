@@ -97,6 +97,11 @@ def _use(trained: TrainedModel, without_onnx: str | None) -> str:
         else f"- `model.onnx` takes `input` (rows × {shape}, float32, after preprocessing) and gives `logits` and "
         "`probabilities`; `model.safetensors` holds the weights by name."
     )
+    if (inputs.preprocessing or {}).get("scale") == "local":
+        lines.append(
+            "- In training every hospital scaled its numbers by itself. `preprocessing.json` has common scales: "
+            "predict with it only after a check on your own data."
+        )
     for name, threshold in trained.thresholds.items():
         lines.append(f"- A sample is called `{name}` above a probability of {threshold:.4g}.")
     if inputs.positive is not None:

@@ -103,6 +103,11 @@ class ExportedModel:
         values = self.inputs.preprocessing
         return None if values is None else Preprocessing.from_dict(values, PREPROCESSING)
 
+    @property
+    def scales_apart(self) -> bool:
+        """Did every hospital scale its numbers by itself in training? No table is then scaled as all of theirs were."""
+        return self.preprocessing is not None and self.preprocessing.params.scale == "local"
+
     def _samples(self, columns: Mapping[str, Sequence[str]], where: str) -> np.ndarray:
         inputs = self.inputs
         if not inputs.is_table:
