@@ -62,18 +62,15 @@ def test_every_hospital_has_the_model_and_can_use_it(tmp_path):
 
 def hospital_rows(region, number):
     """The hospital's own test rows: truth, and what a model says of them."""
-    from wardround.flower.config import load_hospital
-    from wardround.flower.hospital.hospital import Hospital
-
-    hospital = Hospital.from_config(load_hospital(region.folder / f"{NAMES[number]}.yaml"))
     from wardround.datasets.preprocessing import Preprocessing
-    from wardround.datasets.tabular import adopt
+    from wardround.flower.config import load_hospital
+    from wardround.flower.hospital.data import HospitalData
 
-    def predicted(model):
-        dataset = adopt(hospital.client.dataset, Preprocessing.from_dict(model.inputs.preprocessing), 0)
-        return model.predict(dataset.test.inputs)[:, 0]
-
-    return hospital.client.dataset.test.targets.numpy() > 0, predicted
+    config = load_hospital(region.folder / f"{NAMES[number]}.yaml")
+    own = HospitalData(config.dataset, config.seed)
+    values = ExportedModel.load(region.models(NAMES[number])[0]).inputs.preprocessing
+    split = own.prepare(Preprocessing.from_dict(values)).dataset.test
+    return split.targets.numpy() > 0, lambda model: model.predict(split.inputs)[:, 0]
 
 
 def test_the_delivered_model_is_what_export_writes(tmp_path):
