@@ -148,7 +148,7 @@ class Run:
 
     @property
     def drift(self) -> Mapping[str, Any]:
-        """The section `drift:`; empty where nobody's case mix moves. Formerly it stood in the dataset's."""
+        """The section `drift`, which formerly stood in the dataset's; empty where nobody's case mix moves."""
         drift: Mapping[str, Any] = self.config.get("drift") or self.config["dataset"].get("drift") or {}
         return drift
 
