@@ -214,6 +214,9 @@ class RoundRecord:
     """Why there is no longer a model to speak of, where updates or outputs are not finite."""
     details: EvaluationDetails = field(default_factory=EvaluationDetails)
     """Why figures are null, thresholds, calibration and patient groups; its keys stand beside the others."""
+    kappa: float | None = None
+    """κ̂: squared distance of the aggregate from the honest mean, over the variance of the honest updates. In
+    simulations, which know who attacks, and where updates are not hidden."""
 
     @property
     def is_broken(self) -> bool:
@@ -235,6 +238,8 @@ class RoundRecord:
         for name in ("skipped", "diverged", "per_client", "privacy"):
             if getattr(self, name):
                 line[name] = getattr(self, name)
+        if self.kappa is not None:
+            line["kappa"] = self.kappa
         plain: dict[str, Any] = finite(line | self.details.line())
         return plain
 

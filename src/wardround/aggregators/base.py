@@ -294,6 +294,13 @@ class Aggregator(Configurable, ABC):
         """How many Byzantine clients the rule counts on among so many: its f, or a fifth where it has none."""
         return clients // 5
 
+    def proven_kappa(self, clients: int) -> float | None:
+        """The robustness coefficient κ(N, f) that is proven for the rule with so many clients; None where none is.
+
+        Allouah et al., "Fixing by Mixing", AISTATS 2023, table 1.
+        """
+        return None
+
     def on_dropped(self, dropped: dict[str, str]) -> None:
         """Called before `combine`, for rules that remember clients: these sent something malformed."""
 

@@ -20,6 +20,10 @@ class Median(Aggregator):
     tensor([1.])
     """
 
+    def proven_kappa(self, clients: int) -> float | None:
+        n, f = clients, self.assumed_byzantine(clients)
+        return 4 * (1 + f / (n - 2 * f)) ** 2
+
     def plan_measurements(self, context: Context) -> MeasurementPlan:
         return MeasurementPlan(trim=(context.clients - 1) // 2)
 

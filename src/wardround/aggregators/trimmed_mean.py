@@ -25,6 +25,10 @@ class TrimmedMean(ByzantineBound):
 
     clients_per_byzantine, clients_besides = 2, 1
 
+    def proven_kappa(self, clients: int) -> float | None:
+        n, f = clients, self.byzantine(clients)
+        return 6 * f / (n - 2 * f) * (1 + f / (n - 2 * f)) if n > 2 * f else None
+
     def plan_measurements(self, context: Context) -> MeasurementPlan:
         return MeasurementPlan(trim=self.byzantine(context.clients))
 

@@ -29,6 +29,7 @@ from wardround.federation.clients import Clients, Evaluation, Received, TooFewRe
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.practice_ground import RootPracticeGround
 from wardround.federation.random_probe import RandomProbe
+from wardround.federation.robustness import empirical_kappa
 from wardround.federation.schedule import Schedule, peak_memory_mb, timed
 from wardround.federation.server_data import ServerData
 from wardround.federation.server_optimizer import ServerOptimizer
@@ -71,6 +72,7 @@ class Federation:
         server_data: ServerData | None = None,
         evaluator: Evaluator | None = None,
         quarantined: Callable[[], Mapping[str, str]] = nobody,
+        knows_attackers: bool = False,
     ) -> None:
         """Put a federation together from its parts.
 
@@ -86,11 +88,13 @@ class Federation:
             server_data: the server's own samples; None where it has none.
             evaluator: measures the model on them; None where only the clients can.
             quarantined: asked every round: client → why it is not to be asked.
+            knows_attackers: `campaign` is the whole truth, as in a simulation; a federation has only what was said.
         """
         self.clients, self.model, self.rule = clients, model, rule
         self.training, self.schedule, self.protection = training, schedule, protection
         self.campaign, self.trainer, self.quarantined = campaign, trainer, quarantined
         self.server_data, self.evaluator = server_data, evaluator
+        self.knows_attackers = knows_attackers
         self.layout = Layout.of(model)
         self.weights = self.layout.flatten(model.state_dict()).clone()
         self.previous_weights: Tensor | None = None
@@ -168,7 +172,15 @@ class Federation:
             self._client_records(round, received.updates, result, left_out),
             diverged=diverged,
             details=evaluation.details,
+            kappa=self._kappa(round, received.updates, result),
         )
+
+    def _kappa(self, round: int, updates: Updates, result: Aggregation) -> float | None:
+        """The robustness coefficient that the rule reached; None where nobody knows who attacked, or rows are hidden."""
+        if not self.knows_attackers or self.protection.hides_updates:
+            return None
+        attackers = self.campaign.byzantine if self.campaign.active(round) else ()
+        return empirical_kappa(updates, result, attackers)
 
     def _releases(self, chosen: Mapping[str, int]) -> dict[str, Release]:
         """What the round releases of each client, given how many samples it has and how it trains."""

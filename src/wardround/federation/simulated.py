@@ -243,5 +243,15 @@ def simulated_federation(
     work = LocalWork(trainer, training, layout, schedule.rounds, schedule.seed)
     clients = SimulatedClients(members, campaign, work, schedule, evaluator, sum_masked)
     return Federation(
-        clients, model, rule, training, schedule, protection, campaign, trainer, server_data, evaluator
+        clients,
+        model,
+        rule,
+        training,
+        schedule,
+        protection,
+        campaign,
+        trainer,
+        server_data,
+        evaluator,
+        knows_attackers=True,
     )

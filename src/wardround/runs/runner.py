@@ -328,6 +328,7 @@ def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any
         **({} if federation.trainer is None else {"precision": federation.trainer.precision}),
         "model_parameters": federation.layout.size,
         "aggregator": federation.rule.resolved(per_round),
+        **({} if (kappa := federation.rule.proven_kappa(per_round)) is None else {"proven_kappa": kappa}),
         "attack": federation.campaign.record(),
         **({"privacy": privacy} if privacy else {}),
         "task": description.task,

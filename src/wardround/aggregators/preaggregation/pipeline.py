@@ -76,6 +76,13 @@ class Pipeline(Aggregator):
     def _pre_context(self, round: int, clients: int) -> PreContext:
         return PreContext(round, clients, self.assumed_byzantine(clients))
 
+    def proven_kappa(self, clients: int) -> float | None:
+        """Behind nearest-neighbour mixing alone: 8f/(N−f)·(κ+1) (Allouah et al., AISTATS 2023)."""
+        own, f = self.rule.proven_kappa(clients), self.assumed_byzantine(clients)
+        mixing = [step.resolved(self._pre_context(1, clients)) for step in self.steps]
+        alone = len(mixing) == 1 and mixing[0]["name"] == "nnm" and mixing[0]["f"] == f
+        return 8 * f / (clients - f) * (own + 1) if alone and own is not None else None
+
     def minimum_clients(self, clients: int) -> int:
         context, needed = self._pre_context(1, clients), max(1, self.rule.minimum_clients(clients))
         for step in reversed(self.steps):
