@@ -82,6 +82,9 @@ def test_files_that_are_no_schema(tmp_path):
     path.write_text("columns: [")
     with pytest.raises(ConfigError, match="not valid YAML in line"):
         Schema.load(path)
+    path.write_text("label: {name: a, name: b}\n")
+    with pytest.raises(ConfigError, match="'name' is given twice"):
+        Schema.load(path)
     path.write_text("- a\n- b\n")
     with pytest.raises(ConfigError, match="expected keys and values"):
         Schema.load(path)
