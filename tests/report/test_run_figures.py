@@ -17,6 +17,13 @@ def test_single_runs_are_the_first_seeds_attacked_ones_first(runs, monkeypatch):
     assert "(here 1 of 4); 7 of 8 runs are left out. `wardround report --all` shows every run." in fewer
 
 
+def test_no_attack_is_dropped_where_there_are_too_many_runs(runs, monkeypatch):
+    """The figures of one rule in all scenarios, the clean one too, are worth more than all rules in some of them."""
+    monkeypatch.setattr("wardround.report.run_figures.RUNS_SHOWN", 2)
+    shown, _ = choose_runs(runs)
+    assert [(run.method, run.attack == "clean") for run in shown] == [("caac", False), ("caac", True)]
+
+
 def test_every_run_is_shown_where_it_is_asked_for(runs, monkeypatch):
     monkeypatch.setattr("wardround.report.run_figures.RUNS_SHOWN", 1)
     shown, words = choose_runs(runs, every_run=True)

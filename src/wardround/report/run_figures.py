@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ def choose_runs(runs: Sequence[Run], every_run: bool = False) -> tuple[list[Run]
     """Choose the runs that have figures of their own, and say which were left out.
 
     Without `every_run`: one per setting, attack and method, the first seed; attacked ones first, at most `RUNS_SHOWN`.
+    Where there are more, every attack (and none) keeps its first methods: figures of one rule can be compared over all.
 
     Returns:
         The runs, and a sentence about the choice for the page.
@@ -34,7 +36,13 @@ def choose_runs(runs: Sequence[Run], every_run: bool = False) -> tuple[list[Run]
     first: dict[tuple[str, str, str], Run] = {}
     for run in order:
         first.setdefault((run.setting, run.attack, run.method), run)
-    shown = list(first.values())[:RUNS_SHOWN]
+    places: Counter[tuple[str, str]] = Counter()
+    place_of: dict[tuple[str, str, str], int] = {}
+    for kind in first:  # by method, within a setting and attack
+        place_of[kind] = places[kind[:2]]
+        places[kind[:2]] += 1
+    kept = set(sorted(first, key=place_of.__getitem__)[:RUNS_SHOWN])  # a stable sort: attacked ones win a tie
+    shown = [run for kind, run in first.items() if kind in kept]
     left_out = len(order) - len(shown)
     if not left_out:
         return shown, "All runs."

@@ -1,7 +1,11 @@
 """The DOS paper's tables, with its figures beside ours."""
 
+import pytest
+
 from wardround.analysis import analyze, load_runs
+from wardround.analysis.measures import measure_all
 from wardround.protocols import papers
+from wardround.protocols.dos.published import dos_tables
 
 DOS_ATTACKS = [
     {"attack": "none"},
@@ -35,3 +39,21 @@ def test_the_dos_papers_proportions(make_run, table_of):
         make_run("dos", held=TEN, attack="noise", share=share, auroc=0.7)
     table = table_of(analyze(load_runs([make_run.root]), papers=papers()), "dos-proportion")
     assert [(row[0], row[3]) for row in table.rows] == [("10 %", 0.695), ("30 %", 0.696), ("60 %", 0.554)]
+
+
+def test_the_scenarios_of_figure_4_stand_side_by_side(make_run):
+    parts = [{"name": "noise"}, {"name": "scaling"}, {"name": "scaling"}]
+    clients = {f"hospital-{i}": [10, 10] for i in range(10)}
+    for method, auroc in (("dos", 0.7), ("fedavg", 0.6)):
+        make_run(method, auroc=auroc, held=clients, dataset="ham10000")
+        make_run(method, "noise", auroc=auroc - 0.1, held=clients, share=0.3, dataset="ham10000")
+        make_run(
+            method, "mix", auroc=auroc - 0.2, held=clients, share=0.4, dataset="ham10000", attack__parts=parts
+        )
+    tables = dos_tables(measure_all(load_runs([make_run.root])))
+    (table,) = [table for table in tables if table.key.startswith("dos-figure-4")]
+    assert [row[0] for row in table.rows] == ["FedAvg", "DOS"]
+    for row, auroc in zip(table.rows, (0.6, 0.7), strict=True):
+        finals = [float(cell.split(" / ")[0]) for cell in row[1:]]
+        assert finals == pytest.approx([auroc, auroc - 0.1, auroc - 0.2])
+        assert all(float(cell.split(" / ")[1]) < final for cell, final in zip(row[1:], finals, strict=True))

@@ -20,6 +20,7 @@ __all__ = ["RULE", "dos_tables", "section"]
 RULE = "dos"
 SCENARIOS = ("No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %")
 CRAFTED = "Crafted 40 %"
+FIGURE_4 = ("No Attack", "Noise 30 %", "Noise, × 100, × −0.5: 40 %")
 METHODS = {"fedavg": "FedAvg", "median": "Median", "trimmed-mean": "T-M", "krum": "Krum", "dos": "DOS"}
 TABLE_1 = {
     "fedavg": (0.70, 0.69, 0.50, 0.50, 0.50),
@@ -50,6 +51,9 @@ def dos_tables(measured: Sequence[Measured]) -> list[Table]:
         scenarios = {_scenario(m.run) for m in members} - {None}
         if len(scenarios) >= 3 and any(m.run.method == RULE for m in members):
             tables.append(_table_1(setting, members, len(tables)))
+    for setting, members in sorted(by_setting.items()):
+        if {_figure_4_scenario(m.run) for m in members} >= set(FIGURE_4[1:]):
+            tables.append(_figure_4(setting, members, len(tables)))
     noise = [
         m for m in measured if m.run.method == RULE and m.run.config["attack"]["name"] in ("noise", "none")
     ]
@@ -74,6 +78,48 @@ def _scenario(run: Run) -> str | None:
         ("crafted", (), 40): CRAFTED,
     }
     return known.get((attack["name"], parts, share))
+
+
+def _figure_4_scenario(run: Run) -> str | None:
+    """Which of the paper's three scenarios on HAM10000 this is."""
+    attack, share = run.config["attack"], _share(run)
+    if run.attack == CLEAN:
+        return FIGURE_4[0]
+    parts = tuple(part["name"] for part in attack.get("parts", ()))
+    known = {
+        ("noise", (), 30): FIGURE_4[1],
+        ("mix", ("noise", "scaling", "scaling"), 40): FIGURE_4[2],
+    }
+    return known.get((attack["name"], parts, share))
+
+
+def _figure_4(setting: str, members: Sequence[Measured], number: int) -> Table:
+    values: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for m in members:
+        scenario, last, mean = _figure_4_scenario(m.run), m["auroc"], m["mean_auroc"]
+        if scenario is not None and last is not None and mean is not None:
+            values[m.run.method, scenario].append((last, mean))
+    methods = [*METHODS, *sorted({method for method, _ in values} - METHODS.keys())]
+    rows: list[list[Cell]] = []
+    for method in methods:
+        cells: list[Cell] = []
+        for scenario in FIGURE_4:
+            found = values.get((method, scenario))
+            cells.append(
+                f"{fmean(a for a, _ in found):.3f} / {fmean(b for _, b in found):.3f}" if found else None
+            )
+        if any(cells):
+            rows.append([METHODS.get(method, method), *cells])
+    return Table(
+        f"dos-figure-4-{number}" if number else "dos-figure-4",
+        f"AUC under the DOS paper's scenarios on HAM10000 (its figure 4): {setting}",
+        ["", *FIGURE_4],
+        rows,
+        (
+            "After the last round / mean over all rounds. The paper draws these as curves; in words it gives "
+            f"{PROPORTION[0]:.2f} without attack.",
+        ),
+    )
 
 
 def _share(run: Run) -> int:
