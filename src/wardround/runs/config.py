@@ -141,7 +141,7 @@ class RunConfig(Parameters):
     evaluate_every: int = Field(1, ge=1)
     server_lr: float = Field(1.0, gt=0)
     server: ServerParams = ServerParams()
-    """The server's optimiser; `server_lr` is the short form of `server: {lr: …}`."""
+    """The server's optimiser; `server_lr` is the short form of its `lr`."""
     seed: int = Field(0, ge=0)
     engine: Engine = "auto"
     """Who trains the clients; the record says which one ran."""
