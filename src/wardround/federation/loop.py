@@ -176,7 +176,7 @@ class Federation:
         )
 
     def _kappa(self, round: int, updates: Updates, result: Aggregation) -> float | None:
-        """The robustness coefficient that the rule reached; None where nobody knows who attacked, or rows are hidden."""
+        """The robustness coefficient that the rule reached; None where who attacked or the rows are not known."""
         if not self.knows_attackers or self.protection.hides_updates:
             return None
         attackers = self.campaign.byzantine if self.campaign.active(round) else ()
