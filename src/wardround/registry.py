@@ -32,6 +32,9 @@ class Parameters(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Former name → present name: the former still works, with a warning, until the next release."""
 
+    new: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that version 0.1 did not have. At their defaults they are no part of what it called a run."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )

@@ -180,6 +180,19 @@ def test_the_hash_of_version_0_1_is_known():
     assert load_config({"aggregator": {"name": "caac-guard"}, "seed": 3}).legacy_hash == "89048f7e8a"
 
 
+def test_parameters_that_version_0_1_did_not_have_are_no_part_of_its_hash():
+    """As long as they have their defaults, its finished runs are recognised."""
+    values = {"aggregator": {"name": "fedmed"}, "model": {"name": "dos-cnn"}}
+    known = load_config(values).legacy_hash
+    written_out = {
+        "aggregator": {"name": "fedmed", "k_mad": 3.0},
+        "model": {"name": "dos-cnn", "dense": [120, 84]},
+    }
+    assert load_config(written_out).legacy_hash == known == "62454f6aa0"
+    assert load_config({**values, "model": {"name": "dos-cnn", "dense": [120]}}).legacy_hash != known
+    assert load_config({**values, "aggregator": {"name": "fedmed", "k_mad": 5.0}}).legacy_hash != known
+
+
 def test_the_hash_is_stable():
     """These name folders on people's disks: they change only where runs really are others."""
     assert load_config({}).hash == "44136fa355"

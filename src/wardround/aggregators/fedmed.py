@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -46,6 +46,8 @@ class FedMed(Aggregator):
     sees = "reports"
 
     class Params(Parameters):
+        new: ClassVar[frozenset[str]] = frozenset({"k_mad", "p_lower", "p_upper", "epsilon"})
+
         clip: Literal["none", "percentile", "mad"] = "mad"
         """How quality scores are bounded."""
         k_mad: float = Field(3.0, gt=0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -91,10 +92,21 @@ class DosCnn(ModelSpec):
     >>> from wardround import models
     >>> sum(p.numel() for p in models.create("dos-cnn").build((3, 128, 128), outputs=7).parameters())
     1628471
+    >>> sum(p.numel() for p in models.create("dos-cnn", dense=[120]).build((3, 128, 128), outputs=7).parameters())
+    1618559
     """
 
     summary = "2 convolutions, 3 dense layers"
     example_shapes = ((3, 32, 32), (1, 16, 16))
+
+    class Params(Parameters):
+        new: ClassVar[frozenset[str]] = frozenset({"dense"})
+
+        dense: tuple[Annotated[int, Field(ge=1)], ...] = (120, 84)
+        """Widths of the dense layers before the last one. The paper's text has two dense layers in all, which is one
+        width here; the authors' code has three."""
+
+    params: Params
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, height, width = image_shape(self.name, input_shape, smallest=16)
@@ -105,11 +117,10 @@ class DosCnn(ModelSpec):
         )  # fmt: skip
         with torch.no_grad():
             width_of_body = body(torch.zeros(1, channels, height, width)).shape[1]
-        return nn.Sequential(
-            *body,
-            nn.Linear(width_of_body, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, outputs),
-        )
+        widths = (width_of_body, *self.params.dense)
+        hidden = [
+            layer
+            for before, after in itertools.pairwise(widths)
+            for layer in (nn.Linear(before, after), nn.ReLU())
+        ]
+        return nn.Sequential(*body, *hidden, nn.Linear(widths[-1], outputs))

@@ -280,7 +280,11 @@ class RunConfig(Parameters):
             if values["training"].get(key) == TrainingParams.model_fields[key].default:
                 del values["training"][key]
         for section, (registry, _) in SECTIONS.items():
-            for former, present in registry.get(values[section]["name"]).Params.renamed.items():
+            params = registry.get(values[section]["name"]).Params
+            for key in params.new:
+                if values[section].get(key) == _plain(params.model_fields[key].default):
+                    del values[section][key]
+            for former, present in params.renamed.items():
                 values[section][former] = values[section].pop(present)
         return _digest(values)
 
@@ -293,6 +297,11 @@ class RunConfig(Parameters):
     def legacy_run_name(self) -> str:
         """The name of the folder in which version 0.1 has this run."""
         return f"{self.name}-{self.legacy_hash}"
+
+
+def _plain(value: Any) -> Any:
+    """A default as a configuration that was written and read has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _digest(values: Mapping[str, Any]) -> str:
