@@ -41,7 +41,7 @@ def test_a_simulation_takes_the_number_from_its_partition():
         ("federation: {clients: 3, quorum: 0}", "a count of at least 1"),
         ("federation: {clients: 3}\naggregator: {name: fltrust}", "needs root data at the server"),
         ("federation: {clients: 3}\naggregator: {name: krum, f: 1}", "N ≥ 2f+3"),
-        ("federation: {clients: 3}\nattack: {name: alie}", "a hospital can play alone"),
+        ("federation: {clients: 3}\nattack: {name: alie, clients: [a]}", "a hospital can play alone"),
         ("federation: {clients: 3}\nprivacy: {mode: encrypted-fedmed}", "a steward in a process of its own"),
         ("federation: {clients: 3}\nattack: {name: sign-flip, fraction: 0.4}", "attack.clients names those"),
         ("partition: {name: iid}", "add dataset, or leave partition out"),

@@ -21,7 +21,17 @@ DOCS = ROOT / "docs"
 WORKERS = min(4, os.cpu_count() or 1)
 NAVIGATION = {
     "Start": ["start", "python", "concepts", "results"],
-    "Experiments": ["rules", "attacks", "datasets", "protocols", "runs", "models", "watch", "engines", "redteam"],
+    "Experiments": [
+        "rules",
+        "attacks",
+        "datasets",
+        "protocols",
+        "runs",
+        "models",
+        "watch",
+        "engines",
+        "redteam",
+    ],
     "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
     "A federation": ["federation", "flower-strategy"],
     "Reference": ["extending", "architecture", "api", "cite", "contributing", "security", "changelog"],

@@ -118,7 +118,7 @@ def imaging_hospital(part):
     )
     few = {"rows": client.data.rows[:24], "targets": client.data.targets[:24]}
     client.data = replace(client.data, inputs=client.dataset.train.inputs, **few)
-    return one
+    return Hospital(client, one.engine, one.device, one.memory)
 
 
 def test_batch_norm_stays_in_the_hospital(tmp_path):
