@@ -151,7 +151,7 @@ def test_all_but_the_locks_works_without_fcntl_and_resource(tmp_path):
         import torch
         assert available() and attacks_available()
         create("median").aggregate(wardround.Updates(torch.randn(5, 10)), round=1)
-        assert peak_memory_mb() is None
+        assert (peak_memory_mb() or 1) > 0  # Linux tells it without `resource` too
         try:
             with wardround.runs.RunFolder(sys.argv[1]).locked():
                 pass

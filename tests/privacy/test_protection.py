@@ -95,7 +95,9 @@ def test_caac_gives_the_same_under_encryption(name):
         expected = plain.aggregate(sent(round, attack), round)
         got = protection.aggregate(sent(round, attack), round)
         assert relative(got.delta, expected.delta) < 1e-3
-        assert torch.equal(got.flags, expected.flags)
+        assert (got.flags is None) == (expected.flags is None) == (round <= 2), "no flags in the bootstrap"
+        if expected.flags is not None:
+            assert torch.equal(got.flags, expected.flags)
         for column in ("norm", "cosine", "anomaly", "clip_scale", "reliability"):
             assert got.columns[column] == pytest.approx(expected.columns[column], rel=2e-3, abs=2e-3)
         if round == 4:  # the attack's first round: later ones may count as normal for this client

@@ -147,7 +147,14 @@ def test_the_papers_large_network_runs_too(working_folder, tmp_path):
     pytest.importorskip("monai")
     config = expand(*presets.load_matrix("caac-core-isic2019"))[-1]
     values = override(
-        config.plain(), {"rounds": 1, "dataset.size": 32, "partition.min_size": 1, "partition.clients": 6}
+        config.plain(),
+        {
+            "rounds": 1,
+            "attack.start": 1,
+            "dataset.size": 32,
+            "partition.min_size": 1,
+            "partition.clients": 6,
+        },
     )
     assert values["model"]["name"] == "resnet18"
     prepare(datasets.create("isic2019", size=32), working_folder / "isic2019", workers=1)

@@ -13,6 +13,8 @@ from wardround.aggregators._math.selection import clip_scale, mean_of, name_orde
 from wardround.aggregators.base import Aggregator, Context, Parameters, register
 from wardround.updates import Aggregation, Layout, Updates
 
+WITHOUT_LAYOUT = 1000
+"""Values at the end of a row that stand for the output layer where nothing says where it lies."""
 MIN_SAMPLES = 2
 """Clients, itself among them, that make a client dense. Public implementations take more, for 100 clients."""
 
@@ -36,8 +38,8 @@ class DeepSight(Aggregator):
 
     The server shows the rule its network's outputs (in a run: always; in Python: `aggregate(…, predict=…)`). Without
     them there are two clusterings instead of three. The output layer is the last weight matrix of `layout` with the
-    bias behind it; without a layout the whole row is taken for biases. A binary model with one output has C = 1: TE
-    and NEUP then say nothing, and only DDifs and biases count.
+    bias behind it; without a layout the last 1,000 values are taken for biases. A binary model with one output has
+    C = 1: TE and NEUP then say nothing, and only DDifs and biases count.
 
     Rieger, Nguyen, Miettinen, Sadeghi, "DeepSight: Mitigating Backdoor Attacks in Federated Learning Through Deep
     Model Inspection", NDSS 2022.
@@ -118,7 +120,7 @@ def output_layer(updates: Updates) -> tuple[Tensor, Tensor]:
     layer = None if updates.layout is None else _last_layer(updates.layout)
     rows = updates.matrix
     if layer is None:
-        biases = rows.double()
+        biases = rows[:, -WITHOUT_LAYOUT:].double()  # no second matrix
         energies = biases.abs()
     else:
         weight, bias, units = layer

@@ -26,7 +26,7 @@ class DistributedBackdoor(Backdoor):
 
     >>> import torch
     >>> from wardround import attacks
-    >>> attack = attacks.create("dba", features=[0, 1, 2], parts=3, value=9)
+    >>> attack = attacks.create("dba", features=[0, 1, 2], pieces=3, value=9)
     >>> (first, clients), *others = attack.assign(["a", "b", "c", "d"])
     >>> first.trigger(torch.zeros(1, 4)), clients
     (tensor([[9., 0., 0., 0.]]), ('a', 'd'))
@@ -35,7 +35,7 @@ class DistributedBackdoor(Backdoor):
     """
 
     class Params(Backdoor.Params):
-        parts: Annotated[int, FIXED] = Field(4, ge=1)
+        pieces: Annotated[int, FIXED] = Field(4, ge=1)
         """M: parts of the trigger; never more than it has pixels or features."""
         boost: Annotated[float, Range(1, 50, log=True)] = Field(1.0, gt=0)
         """γ."""
@@ -44,8 +44,8 @@ class DistributedBackdoor(Backdoor):
 
     def assign(self, clients: Sequence[str]) -> list[tuple[Attack, tuple[str, ...]]]:
         shares: list[tuple[Attack, tuple[str, ...]]] = []
-        for part in range(self.params.parts):
-            own = tuple(clients[part :: self.params.parts])
+        for part in range(self.params.pieces):
+            own = tuple(clients[part :: self.params.pieces])
             if own:
                 shares.append((PartialTrigger(self.params, part), own))
         return shares
@@ -69,7 +69,7 @@ class PartialTrigger(DistributedBackdoor):
     def trigger(self, inputs: Tensor) -> Tensor:
         whole = super().trigger(inputs)
         places = self._places(inputs)
-        parts = min(self.params.parts, len(places))
+        parts = min(self.params.pieces, len(places))
         mine = self._mine(places, parts, inputs)
         stamped = inputs.clone().reshape(len(inputs), *self._flat(inputs))
         stamped[..., mine] = whole.reshape(stamped.shape)[..., mine]

@@ -137,7 +137,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     """A range with room for other hospitals' values, in round numbers.
 
     >>> _range([28.0, 77.0]), _range([0.0, 1.0])
-    ((3.0, 110.0), (0.0, 1.0))
+    ((3.5, 110.0), (0.0, 1.0))
     """
     least, largest = min(values), max(values)
     if set(values) <= {0.0, 1.0}:

@@ -140,6 +140,7 @@ def check_files(manifest: Manifest, contents: Mapping[str, bytes], where: object
 def weights_hash(weights: Tensor) -> str:
     """SHA-256 of the flat weights.
 
+    >>> import torch
     >>> weights_hash(torch.zeros(2))[:8]
     'af5570f5'
     """
