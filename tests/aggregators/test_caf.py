@@ -17,7 +17,7 @@ def by_covariance(rows, f):
         if values[-1] < least:
             least, best = values[-1], mu
         tau = (x @ vectors[:, -1]) ** 2
-        c = c * (1 - tau / tau.max())
+        c = c * (1 - tau / tau[c > 0].max()).clip(min=0)
     return best
 
 

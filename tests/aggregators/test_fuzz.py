@@ -75,14 +75,10 @@ def test_extreme_rounds(name):
     fuzz(name, 40)
 
 
-FEWER = {"caf": 250}
-"""A round of caf takes hundreds of eigenvectors where rows differ by many orders of magnitude."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_five_thousand_extreme_rounds(name):
-    fuzz(name, FEWER.get(name, 2500))  # of two rounds each
+    fuzz(name, 2500)  # of two rounds each
 
 
 @pytest.mark.parametrize("name", RULES)

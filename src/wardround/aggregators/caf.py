@@ -16,7 +16,7 @@ class CovarianceFilter(ByzantineBound):
     Start with c_i = 1. While Σ c_i > N−2f: with the weighted mean μ and covariance Σ_c of the rows, let (λ, v) be the
     top eigenpair of Σ_c; remember μ where λ is the least so far; then
 
-    .. math:: c_i \leftarrow c_i \Big(1 - \frac{\tau_i}{\max_j \tau_j}\Big), \qquad
+    .. math:: c_i \leftarrow c_i \Big(1 - \frac{\tau_i}{\max_{j: c_j > 0} \tau_j}\Big), \qquad
         \tau_i = \langle v, U_i - \mu \rangle^2
 
     The covariance is never formed: eigenvectors come from the N × N Gram matrix, exactly. (ByzFL's code takes one
@@ -55,10 +55,10 @@ class CovarianceFilter(ByzantineBound):
                 scores = along
             if top < least:
                 least, best = top, counts
-            greatest = along.max()
+            greatest = along[counts > 0].max()
             if not greatest > 0:
                 break
-            counts = counts * (1 - along / greatest)
+            counts = counts * (1 - along / greatest).clamp(min=0)
         weights = best / best.sum()
         return Aggregation(context.measurements.weighted_sum(weights), weights=weights, scores=scores)
 
