@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["parse_yaml"]
+from wardround.errors import ConfigError
+
+__all__ = ["parse_yaml", "read_yaml_file"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,3 +45,17 @@ def parse_yaml(text: str) -> Any:
     'seed' is given twice, in lines 1 and 2: keep one of them
     """
     return yaml.load(text, _Loader)
+
+
+def read_yaml_file(path: Path, hint: str = "") -> Any:
+    """The values of a YAML file, or one line on what is wrong with it; `hint` follows where there is no file."""
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: not valid YAML{line}: {getattr(error, 'problem', error)}") from None

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from wardround.errors import ConfigError
 from wardround.registry import Parameters, explain
-from wardround.yaml_text import parse_yaml
+from wardround.yaml_text import read_yaml_file
 
 __all__ = ["MOST_COLUMNS", "MOST_LEVELS", "Column", "Label", "Schema", "SchemaOption", "canonical"]
 
@@ -249,16 +249,7 @@ class Schema(Parameters):
     @classmethod
     def load(cls, path: Path) -> Schema:
         """Read `schema.yaml` (or JSON)."""
-        try:
-            values = parse_yaml(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file; make it by `wardround schema infer`") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error})") from None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f" in line {mark.line + 1}" if mark else ""
-            raise ConfigError(f"{path}: not valid YAML{line}: {getattr(error, 'problem', error)}") from None
+        values = read_yaml_file(Path(path), hint="; make it by `wardround schema infer`")
         return cls.from_dict(values, str(path))
 
     @classmethod

@@ -25,7 +25,7 @@ from wardround.runs import initial_model
 from wardround.runs.initial_model import InitialModel
 from wardround.training import TrainingParams
 from wardround.training.engines import Device, Engine
-from wardround.yaml_text import parse_yaml
+from wardround.yaml_text import parse_yaml, read_yaml_file
 
 __all__ = ["AttackWindow", "RunConfig", "dotted", "load_config", "override", "parse_overrides", "read_yaml"]
 
@@ -328,16 +328,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     The files of its plug-ins are seen from its own folder, wherever the mapping goes from here.
     """
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: not valid YAML{line}: {getattr(error, 'problem', error)}") from None
+    values = read_yaml_file(path)
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from wardround.aggregators._math.measurements import Measurements
 from wardround.aggregators.preaggregation.base import (
-    Mixer,
+    ByzantineMixer,
     Mixture,
-    Parameters,
     PreContext,
-    byzantine,
     register,
 )
 from wardround.aggregators.preaggregation.clipping import clip
@@ -20,7 +16,7 @@ from wardround.updates import Updates
 
 
 @register("arc")
-class AdaptiveRobustClipping(Mixer):
+class AdaptiveRobustClipping(ByzantineMixer):
     r"""Clip the k = ⌊2f/N·(N−f)⌋ longest rows to the norm of the next one.
 
     .. math:: Y_i = U_i \min\!\Big(1, \frac{C}{\|U_i\|}\Big), \qquad C = \|U\|_{(N-k)}, \quad
@@ -39,20 +35,14 @@ class AdaptiveRobustClipping(Mixer):
     tensor([2.8000])
     """
 
-    class Params(Parameters):
+    class Params(ByzantineMixer.Params):
         f: int | None = Field(None, ge=0)
         """Byzantine clients to withstand; None: as many as the rule behind does (⌊0.2·N⌋ if it has no f)."""
 
     params: Params
 
-    def rows_needed(self, rows: int, context: PreContext) -> int:
-        return max(rows, byzantine(self.params.f, context) + 1)
-
-    def resolved(self, context: PreContext) -> dict[str, Any]:
-        return {**super().resolved(context), "f": byzantine(self.params.f, context)}
-
     def mix(self, updates: Updates, measurements: Measurements, context: PreContext) -> Mixture:
-        n, f = len(updates), byzantine(self.params.f, context)
+        n, f = len(updates), self.byzantine(context)
         clipped = 2 * f * (n - f) // n
         threshold = float(updates.norms.sort().values[n - 1 - clipped])
         return clip(updates, threshold, "arc_scale")

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from wardround.aggregators._math.measurements import Measurements
@@ -18,6 +19,7 @@ from wardround.registry import Configurable, Parameters, Registry
 from wardround.updates import Updates
 
 __all__ = [
+    "ByzantineMixer",
     "Mixer",
     "Mixture",
     "Parameters",
@@ -99,6 +101,25 @@ class Mixer(PreAggregator):
         """
 
 
+class ByzantineMixer(Mixer):
+    """A mixer that is built for f Byzantine clients among more than f; its `Params` have an `f`."""
+
+    class Params(Parameters):
+        f: int | None = Field(None, ge=0)
+
+    params: Params
+
+    def byzantine(self, context: PreContext) -> int:
+        """f, as it takes effect: as given, or the number of the rule behind."""
+        return context.f if self.params.f is None else self.params.f
+
+    def rows_needed(self, rows: int, context: PreContext) -> int:
+        return max(rows, self.byzantine(context) + 1)
+
+    def resolved(self, context: PreContext) -> dict[str, Any]:
+        return {**super().resolved(context), "f": self.byzantine(context)}
+
+
 class RowStep(PreAggregator):
     """A pre-aggregation that makes one new row of each row."""
 
@@ -111,8 +132,3 @@ registry: Registry[PreAggregator] = Registry(
     "pre-aggregation", "wardround.aggregators.preaggregation", base=PreAggregator
 )
 register = registry.register
-
-
-def byzantine(given: int | None, context: PreContext) -> int:
-    """f, as it takes effect: as given, or the number of the rule behind."""
-    return context.f if given is None else given

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 
 from wardround.aggregators._math.measurements import Measurements
 from wardround.aggregators.preaggregation.base import (
-    Mixer,
+    ByzantineMixer,
     Mixture,
-    Parameters,
     PreContext,
-    byzantine,
     register,
 )
 from wardround.updates import Updates
 
 
 @register("nnm")
-class NearestNeighbourMixing(Mixer):
+class NearestNeighbourMixing(ByzantineMixer):
     r"""Replace every row by the mean of its N−f nearest rows, itself among them.
 
     .. math:: Y_i = \frac{1}{N-f} \sum_{j \in \mathcal N_i} U_j, \qquad
@@ -41,21 +37,15 @@ class NearestNeighbourMixing(Mixer):
 
     needs_distances = True
 
-    class Params(Parameters):
+    class Params(ByzantineMixer.Params):
         f: int | None = Field(None, ge=0)
         """Rows to leave out of each mean; None: as many as the rule behind withstands (⌊0.2·N⌋ if it has no f)."""
 
     params: Params
 
-    def rows_needed(self, rows: int, context: PreContext) -> int:
-        return max(rows, byzantine(self.params.f, context) + 1)
-
-    def resolved(self, context: PreContext) -> dict[str, Any]:
-        return {**super().resolved(context), "f": byzantine(self.params.f, context)}
-
     def mix(self, updates: Updates, measurements: Measurements, context: PreContext) -> Mixture:
         n = len(updates)
-        near = n - byzantine(self.params.f, context)
+        near = n - self.byzantine(context)
         distances = measurements.squared_distances.clone().fill_diagonal_(-1)  # nobody is nearer than itself
         nearest = distances.sort(dim=1, stable=True).indices[:, :near]
         mixing = torch.zeros(n, n, dtype=torch.float64).scatter_(1, nearest, 1 / near)
