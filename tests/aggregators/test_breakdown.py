@@ -17,6 +17,7 @@ def label(claim):
     return "-".join([claim.name, *map(str, claim.params.values())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", breakdown.CLAIMS, ids=label)
 def test_a_rule_keeps_its_claim(claim):
     for attackers in (1, claim.claimed // 2, claim.claimed):
@@ -34,3 +35,22 @@ def test_and_half_of_the_clients_break_it(claim):
 @pytest.mark.parametrize("claim", breakdown.NO_CLAIM, ids=label)
 def test_rules_without_a_claim_do_break(claim):
     assert breakdown.worst_distance(claim, 3) > breakdown.BOUND
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "attackers"), [("trimmed-mean", 4), ("trimmed-mean", 8), ("median", 4), ("smea", 4)]
+)
+def test_no_attack_drives_a_rule_beyond_its_proven_kappa(name, attackers, mixed):
+    proven = breakdown.proven_kappa(name, attackers, mixed)
+    assert 0 < breakdown.worst_kappa(name, attackers, mixed, seeds=1) <= proven
+
+
+def test_kappa_is_proven_for_the_number_of_attackers_that_the_rule_counts_on():
+    assert breakdown.proven_kappa("median", 8) is None
+    assert breakdown.proven_kappa("krum", 4) is None
+
+
+def test_the_attacks_do_drive_a_rule_that_is_not_robust():
+    """So that the test above could fail."""
+    assert breakdown.worst_kappa("mean", 4, seeds=1) > 1e6

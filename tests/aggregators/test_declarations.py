@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from outcome_parts import split_by_outcome
 
 from wardround import Updates, aggregators, attacks
 from wardround.aggregators.base import ScalarRule
@@ -25,6 +26,8 @@ def declared(**values):
 
 def aggregate(rule, updates, round=1):
     weights = torch.linspace(-1, 1, D)
+    if rule.client_policy.by_outcome and not isinstance(updates.matrix, list):
+        updates = split_by_outcome(updates)
     return rule.aggregate(updates, round, global_weights=weights, root_update=weights)
 
 
@@ -142,17 +145,15 @@ def test_the_profile_tables_say_what_they_hold(make_updates):
     assert line["mean norm"] == pytest.approx(2.5)  # from the median, 2, halfway to 3
     assert line["rounds"] == 1
     rule = aggregators.create("caac-guard")
-    rows = make_updates(N, D).matrix
-    rows[0] *= 100
-    sent = Updates(rows)
+    sent = split_by_outcome(make_updates(N, D))
+    sent.parts.rows[0] *= -1
+    sent.matrix[0] *= -1
     for t in (1, 2):
         rule.aggregate(sent, t)
     table = rule.profile_table()
-    assert table["client-01"]["usual norm"] == pytest.approx(float(sent.norms[1]), rel=1e-6)
-    assert table["client-01"]["accepted rounds"] == 2
-    assert table["client-01"]["recent flags"] == 0
-    assert table["client-00"]["recent flags"] == 2
-    assert table["client-00"]["usual norm"] == table["client-00"]["accepted rounds"] == 0
+    assert list(table["client-01"]) == ["direction", "discrimination", "flagged"]
+    assert table["client-01"]["direction"] > 0 == table["client-01"]["flagged"]
+    assert table["client-00"]["direction"] < 0 < table["client-00"]["flagged"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import torch
 
 from wardround import Layout, Updates, aggregators
-from wardround.aggregators.deepsight import output_layer
+from wardround.aggregators.deepsight import _cosine_distances, output_layer
 
 LAYOUT = Layout(("hidden.weight", "hidden.bias", "out.weight", "out.bias"), ((4, 3), (4,), (5, 4), (5,)))
 
@@ -70,3 +70,18 @@ def test_outputs_on_random_inputs_tell_clients_apart_where_nothing_else_does():
     assert len(asked) == 13
     assert not blind.scores.any()
     assert seeing.scores[:4].min() > 0
+
+
+def test_cosine_distances_do_not_see_lengths():
+    rows = torch.tensor([[3.0, 0.0], [0.0, 0.5], [-7.0, 0.0], [2.0, 2.0], [0.0, 0.0]]).double()
+    half = 1 - 0.5**0.5
+    expected = torch.tensor(
+        [
+            [0, 1, 2, half, 1],
+            [1, 0, 1, half, 1],
+            [2, 1, 0, 2 - half, 1],
+            [half, half, 2 - half, 0, 1],
+            [1, 1, 1, 1, 0],
+        ]
+    ).double()
+    torch.testing.assert_close(_cosine_distances(rows), expected)

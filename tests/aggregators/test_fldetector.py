@@ -1,48 +1,9 @@
 """FLDetector: its L-BFGS estimate, its scores, and when it accuses."""
 
-import numpy as np
 import pytest
 import torch
 
 from wardround import Updates, aggregators
-from wardround.aggregators.fldetector import estimated_change
-
-
-def test_the_estimate_satisfies_the_last_secant_equation():
-    """Every quasi-Newton estimate maps the last step to the last change."""
-    rng = np.random.default_rng(0)
-    hessian = np.diag(rng.uniform(0.5, 3, size=30))
-    moves = [torch.from_numpy(rng.normal(size=30)) for _ in range(4)]
-    changes = [torch.from_numpy(hessian @ move.numpy()) for move in moves]
-    np.testing.assert_allclose(
-        estimated_change(moves, changes, moves[-1]).numpy(), changes[-1].numpy(), rtol=1e-8
-    )
-
-
-def test_the_estimate_is_the_bfgs_matrix():
-    """Against the recursion B ← B − Bs(Bs)ᵀ/sᵀBs + yyᵀ/yᵀs from B = σI."""
-    rng = np.random.default_rng(1)
-    hessian = np.diag(rng.uniform(0.5, 3, size=12))
-    moves = [rng.normal(size=12) for _ in range(3)]
-    changes = [hessian @ move for move in moves]
-    b = np.eye(12) * (changes[-1] @ moves[-1]) / (moves[-1] @ moves[-1])
-    for s, y in zip(moves, changes, strict=True):
-        bs = b @ s
-        b = b - np.outer(bs, bs) / (s @ bs) + np.outer(y, y) / (y @ s)
-    v = rng.normal(size=12)
-    ours = estimated_change(
-        *([torch.from_numpy(x) for x in xs] for xs in (moves, changes)), torch.from_numpy(v)
-    )
-    np.testing.assert_allclose(ours.numpy(), b @ v, rtol=1e-6)
-    negative = estimated_change(
-        [torch.from_numpy(x) for x in moves], [-torch.from_numpy(x) for x in changes], torch.from_numpy(v)
-    )
-    np.testing.assert_allclose(negative.numpy(), -(b @ v), rtol=1e-6)
-
-
-def test_a_model_that_stands_still_tells_nothing():
-    assert estimated_change([], [], torch.ones(3)) is None
-    assert estimated_change([torch.zeros(3)], [torch.ones(3)], torch.ones(3)) is None
 
 
 def run(attacker, rounds=12, window=4):

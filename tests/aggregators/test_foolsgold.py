@@ -57,3 +57,13 @@ def test_all_alike_count_the_same():
     assert out.weights.tolist() == [0.25] * 4
     value, _ = foolsgold_values(torch.ones(4, 4, dtype=torch.float64))
     assert not value.any()
+
+
+@pytest.mark.parametrize("factor", [1e25, 1e-25])
+def test_rows_whose_squares_are_lost_are_judged_by_their_directions(factor):
+    rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)) + 0.3
+    rows[4:] = rows[3] + 0.01 * rows[4:]
+    expected = aggregators.create("foolsgold").aggregate(Updates(rows)).weights
+    weights = aggregators.create("foolsgold").aggregate(Updates(rows * factor)).weights
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
+    assert expected.max() > 2 * expected.min()

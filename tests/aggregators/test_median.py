@@ -14,3 +14,9 @@ def test_one_nan_client_does_not_turn_the_median_into_nan():
     assert out.delta.tolist() == [2, 2]
     assert out.dropped == {"client-02": "not finite"}
     assert out.weights is None
+
+
+def test_the_proven_coefficient_by_hand():
+    rule = aggregators.create("median")
+    assert rule.assumed_byzantine(20) == 4
+    assert rule.proven_kappa(20) == 4 * (1 + 4 / 12) ** 2

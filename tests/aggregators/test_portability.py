@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 CODE = """
     import sys
 
@@ -25,6 +27,7 @@ CODE = """
 """
 
 
+@pytest.mark.slow
 def test_the_library_works_without_fcntl_and_resource():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CODE)], capture_output=True, text=True, check=False

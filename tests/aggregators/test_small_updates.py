@@ -34,6 +34,7 @@ def exact_krum_order(squared, f):
     return np.argsort(nearest.sum(axis=1))
 
 
+@pytest.mark.slow
 def test_krum_and_multi_krum(sent, exact_distances):
     order = exact_krum_order(exact_distances, F)
     updates = Updates(sent[1])
@@ -68,6 +69,7 @@ def test_bulyan(sent, exact_distances):
     np.testing.assert_allclose(out.delta[some], expected, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_dos(sent, exact_distances):
     from pyod.models.copod import COPOD
 

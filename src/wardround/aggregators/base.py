@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators._math.estimated_f import estimate_byzantine
 from wardround.aggregators._math.kernels import norm
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.aggregators.preaggregation.rule_registry import RuleRegistry
@@ -61,6 +62,8 @@ class ClientPolicy:
     """Strength of the proximal term (μ/2)‖w − w^t‖² added to the local loss; None: as configured."""
     local_batch_norm: bool = False
     """BatchNorm parameters and statistics stay with each client."""
+    by_outcome: bool = False
+    """Updates are split into what the patients of each outcome contributed, where the task has outcomes to split by."""
 
 
 class PracticeGround(Protocol):
@@ -137,6 +140,9 @@ class Context:
     practice_ground: PracticeGround | None = None
     predict: Callable[[Tensor], Tensor] | None = None
     """D weights of a network → its S × C outputs on random inputs, where the server can show them."""
+    attackers: frozenset[str] | None = None
+    """The clients that attack or are broken in this round, as only a simulation knows them; None: nobody knows.
+    Handed to rules that declare `needs_attackers`, and to no other."""
     measurements: Measurements = field(default_factory=Measurements)
     """What was measured of the rows for the rule, as `plan_measurements` asked."""
 
@@ -147,6 +153,12 @@ class Aggregator(Configurable, ABC):
     needs_global_weights: ClassVar[bool] = False
     needs_root_update: ClassVar[bool] = False
     needs_practice_ground: ClassVar[bool] = False
+    needs_attackers: ClassVar[bool] = False
+    """Is the rule told who attacks? Then it is a yardstick for others, not a defence: only simulations can tell."""
+    rows_per_client: int = 0
+    """Rows of D values that the rule keeps of each client from round to round: with thousands of clients, too many."""
+    needs_parts: ClassVar[bool] = False
+    """Is the rule of no use without updates that are split by outcome (`Updates.parts`)?"""
     uses_predictions: ClassVar[bool] = False
     """Does the rule look at the outputs of clients' models (`Context.predict`), where it can?"""
     sees: ClassVar[Sees] = "rows"
@@ -178,6 +190,15 @@ class Aggregator(Configurable, ABC):
         """What `combine` will ask of `context.measurements`: planned, it costs no second read of the matrix."""
         return MeasurementPlan()
 
+    @property
+    def estimates_byzantine(self) -> bool:
+        """Is the number of Byzantine clients estimated from every round, with f set to `auto`?"""
+        return False
+
+    def for_round(self, context: Context) -> Aggregator:
+        """The rule with everything settled that is estimated from the round; itself where nothing is."""
+        return self
+
     @abstractmethod
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         """The rule itself, on N rows that are finite and of one length D.
@@ -203,12 +224,6 @@ class Aggregator(Configurable, ABC):
         """The parameters as they take effect with that many clients, for the record."""
         return self.params.model_dump()
 
-    def expect_trained_model(self) -> None:
-        """Called before round 1 where the model is not new: a run that begins from an exported one.
-
-        A rule whose first rounds count on a model that has learnt nothing yet takes them as later ones.
-        """
-
     def aggregate(
         self,
         updates: Updates,
@@ -217,6 +232,7 @@ class Aggregator(Configurable, ABC):
         root_update: Tensor | None = None,
         practice_ground: PracticeGround | None = None,
         predict: Callable[[Tensor], Tensor] | None = None,
+        attackers: Collection[str] | None = None,
     ) -> Aggregation:
         """Drop malformed rows, combine the others, and give every client its line again. Does not change `updates`."""
         self.check(len(updates))
@@ -224,13 +240,18 @@ class Aggregator(Configurable, ABC):
             (self.needs_global_weights, "global_weights", global_weights),
             (self.needs_root_update, "root_update", root_update),
             (self.needs_practice_ground, "practice_ground", practice_ground),
+            (self.needs_attackers, "attackers", attackers),
         ):
             if needed and value is None:
                 raise ParameterError(f"{self.name} needs {name}: pass aggregate(updates, {name}=…)")
         global_weights, root_update = _vector(global_weights), _vector(root_update)
         dimension = None if global_weights is None else len(global_weights)
-        context = Context(round, len(updates), global_weights, root_update, practice_ground, predict)
-        measurements = Measurements(self.plan_measurements(context))
+        told = frozenset(attackers or ()) if self.needs_attackers else None
+        context = Context(round, len(updates), global_weights, root_update, practice_ground, predict, told)
+        plan = self.plan_measurements(context)
+        if self.estimates_byzantine:  # from distances
+            plan = replace(plan, gram=True, on_centre=plan.anchor is None, trim=None)
+        measurements = Measurements(plan)
         well_formed = drop_malformed(updates, dimension, measurements.read)
         kept = well_formed.updates
         context = replace(context, measurements=measurements.of(kept))
@@ -244,7 +265,10 @@ class Aggregator(Configurable, ABC):
                 f"{self.name} needs {self.requirement(len(updates))}",
             )
         else:
-            result = self._checked(self.combine(kept, context), kept)
+            settled = self.for_round(context)
+            result = self._checked(settled.combine(kept, context), kept)
+            if self.estimates_byzantine:
+                result.estimated_f = settled.assumed_byzantine(len(updates))
             if result.skipped is None and not math.isfinite(norm(result.delta)):  # no copy of D values
                 result.skipped = f"the aggregate of {self.name} is not finite"
                 result.delta = torch.zeros_like(result.delta)
@@ -284,7 +308,8 @@ class Aggregator(Configurable, ABC):
                 rows[1::2] = rows[: 2 * (clients // 2) : 2]
             if round == 4:  # and so do rows whose squares do not fit float32
                 rows *= 1e18
-            twin.aggregate(Updates(rows, metrics=loss), round, global_weights=weights, root_update=weights)
+            made_up = Updates(rows, metrics=loss)
+            twin.aggregate(made_up, round, global_weights=weights, root_update=weights, attackers=())
 
     def fresh_copy(self) -> Aggregator:
         """The same rule before its first round."""
@@ -317,7 +342,8 @@ class Aggregator(Configurable, ABC):
 class ByzantineBound(Aggregator):
     """A rule built for at most `f` Byzantine clients, and sound only while N ≥ a·f + b.
 
-    Without a given `f` it is ⌊0.2·N⌋ of the clients that sent something, malformed rows included.
+    Without a given `f` it is ⌊0.2·N⌋ of the clients that sent something, malformed rows included. With `auto` it is
+    estimated from the distances between the rows of each round (see `estimate_byzantine`).
     """
 
     clients_per_byzantine: ClassVar[int]
@@ -326,29 +352,56 @@ class ByzantineBound(Aggregator):
     """b of N ≥ a·f + b."""
 
     class Params(Parameters):
-        f: int | None = Field(None, ge=0)
-        """Byzantine clients to withstand; None: ⌊0.2·N⌋."""
+        f: Annotated[int, Field(ge=0)] | Literal["auto"] | None = None
+        """Byzantine clients to withstand; None: ⌊0.2·N⌋; `auto`: estimated from each round."""
 
     params: Params
 
+    @property
+    def estimates_byzantine(self) -> bool:
+        return self.params.f == "auto"
+
+    def for_round(self, context: Context) -> Aggregator:
+        if not self.estimates_byzantine:
+            return self
+        distances = context.measurements.squared_distances
+        most = self._most_byzantine(len(distances))
+        return self.with_byzantine(estimate_byzantine(distances, most, context.round))
+
+    def with_byzantine(self, f: int) -> ByzantineBound:
+        """The same rule for so many Byzantine clients."""
+        return type(self)(self.params.model_copy(update={"f": f}))
+
+    def _most_byzantine(self, clients: int) -> int:
+        """The greatest f that the rule withstands among so many clients."""
+        return max(0, (clients - self.clients_besides) // self.clients_per_byzantine)
+
     def byzantine(self, clients: int) -> int:
-        """f, as it takes effect with that many clients."""
+        """f, as it takes effect with that many clients; with `auto` the greatest that may be estimated."""
+        if self.params.f == "auto":
+            return self._most_byzantine(clients)
         return clients // 5 if self.params.f is None else int(self.params.f)
 
     def assumed_byzantine(self, clients: int) -> int:
         return self.byzantine(clients)
 
     def minimum_clients(self, clients: int) -> int:
-        return self.clients_per_byzantine * self.byzantine(clients) + self.clients_besides
+        f = 0 if self.estimates_byzantine else self.byzantine(clients)
+        return self.clients_per_byzantine * f + self.clients_besides
 
     def requirement(self, clients: int) -> str:
+        if self.estimates_byzantine:
+            return f"N ≥ {self.clients_besides}"
         return (
             f"N ≥ {self.clients_per_byzantine}f+{self.clients_besides}"
             f" = {self.minimum_clients(clients)} with f={self.byzantine(clients)}"
         )
 
     def resolved(self, clients: int) -> dict[str, Any]:
-        return {**super().resolved(clients), "f": self.byzantine(clients)}
+        return {
+            **super().resolved(clients),
+            "f": "auto" if self.estimates_byzantine else self.byzantine(clients),
+        }
 
 
 class ScalarRule(Aggregator):

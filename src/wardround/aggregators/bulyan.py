@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from wardround.aggregators._math.neighbours import krum_scores, repeated_krum
-from wardround.aggregators._math.order_statistics import mean_nearest_median
 from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
@@ -41,5 +40,5 @@ class Bulyan(ByzantineBound):
         chosen = sorted(repeated_krum(squared, f, len(updates) - 2 * f))
         selected = torch.zeros(len(updates), dtype=torch.float64)
         selected[chosen] = 1
-        delta = mean_nearest_median(updates.matrix, 2 * f, chosen)
+        delta = context.measurements.mean_nearest_median(2 * f, chosen)
         return Aggregation(delta, scores=krum_scores(squared, f), columns={"selected": selected})

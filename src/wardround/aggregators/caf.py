@@ -76,11 +76,15 @@ def _top_direction(gram: Tensor, shares: Tensor) -> tuple[float, Tensor]:
     Returns:
         The top eigenvalue, and N squared projections ⟨v, U_i − μ⟩² on its direction.
     """
+    from scipy.linalg import eigh
+
     image = gram @ shares
     centred = gram - image[:, None] - image[None, :] + shares @ image
     root = shares.sqrt()
-    values, vectors = torch.linalg.eigh(root[:, None] * centred * root[None, :])
-    top = float(values[-1])
+    n = len(shares)
+    weighted = (root[:, None] * centred * root[None, :]).numpy()
+    values, vectors = eigh(weighted, subset_by_index=[n - 1, n - 1])  # the top pair only
+    top = float(values[0])
     if not top > 1e-14 * float(centred.diagonal().max().clamp(min=1e-300)):
         return max(top, 0.0), torch.zeros_like(shares)
-    return top, (centred @ (root * vectors[:, -1])).square() / top
+    return top, (centred @ (root * torch.from_numpy(vectors[:, 0]))).square() / top

@@ -9,8 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from wardround.aggregators._math.client_rows import ClientRows
 from wardround.aggregators._math.clustering import gap_statistic_clusters, kmeans_on_a_line
-from wardround.aggregators._math.columns import column_ranges
+from wardround.aggregators._math.kernels import distances_and_replace
+from wardround.aggregators._math.secant_pairs import SecantPairs
 from wardround.aggregators.base import Aggregator, Context, Parameters, register, sample_weights
 from wardround.randomness import numpy_generator
 from wardround.updates import Aggregation, Updates
@@ -53,6 +55,8 @@ class FlDetector(Aggregator):
     needs_global_weights = True
     remembers_clients = True
 
+    rows_per_client = 1
+
     class Params(Parameters):
         window: int = Field(10, ge=1)
         """Rounds that a score and the estimate of Ĥ look back."""
@@ -65,59 +69,52 @@ class FlDetector(Aggregator):
 
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
-        self.rows: dict[str, Tensor] = {}
-        """Client → its last update."""
+        self.rows = ClientRows()
+        """The last update of each client."""
         self.distances: dict[str, list[float]] = {}
         """Client → its last values of d."""
         self.rounds = 0
         """Rounds with predictions."""
         self.weights: Tensor | None = None
         self.aggregate_before: Tensor | None = None
-        self.moves: list[Tensor] = []
-        self.changes: list[Tensor] = []
+        self.pairs = SecantPairs(self.params.window)
+        """Changes of the global weights, and of the aggregate."""
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = context.global_weights
         assert weights is not None  # `needs_global_weights` has seen to it
         weights = weights.to(updates.dtype)
         move = None if self._starts_anew(weights) or self.weights is None else weights - self.weights
-        expected = None if move is None else estimated_change(self.moves, self.changes, move)
-        if expected is not None:
-            self._compare(updates, expected)
+        expected = None if move is None else self.pairs.estimate(move)
+        self._compare(updates, expected)
         scores = self._scores(updates.clients)
         flags = self._verdict(scores, context.round)
         shares = sample_weights(updates, self.params.sample_cap) * ~flags
         total = shares.sum()
         shares = shares / total if total > 0 else (~flags).double() / (~flags).sum()
         delta = context.measurements.weighted_sum(shares)
-        self._remember(updates, weights, move, delta)
+        self._remember(weights, move, delta)
         return Aggregation(delta, weights=shares, scores=scores, flags=flags)
 
     def _starts_anew(self, weights: Tensor) -> bool:
         """Is this another model than the one remembered?"""
         if self.weights is None or (self.weights.shape, self.weights.dtype) == (weights.shape, weights.dtype):
             return False
-        self.rows, self.distances, self.moves, self.changes = {}, {}, [], []
+        self.rows, self.distances, self.pairs = ClientRows(), {}, SecantPairs(self.params.window)
         self.weights, self.aggregate_before, self.rounds = None, None, 0
         return True
 
-    def _compare(self, updates: Updates, expected: Tensor) -> None:
-        """Add each client's distance from its prediction; a client without a past has none."""
-        known = [i for i, client in enumerate(updates.clients) if client in self.rows]
-        if not known:
+    def _compare(self, updates: Updates, expected: Tensor | None) -> None:
+        """Add each client's distance from its prediction, and remember its row; a client without a past has none."""
+        past, known = self.rows.matrix_of(updates.clients, updates.matrix)
+        squared = distances_and_replace(past, updates.matrix, expected)[known]
+        if expected is None or not bool(known.any()):
             return
-        squared = torch.zeros(len(known), dtype=torch.float64)
-        past = [self.rows[updates.clients[i]] for i in known]
-        for start, stop in column_ranges(updates.dimension):
-            predicted = (
-                torch.stack([row[start:stop] for row in past]).double() + expected[start:stop].double()
-            )
-            squared += (updates.matrix[known, start:stop].double() - predicted).square().sum(1)
         distances = squared.sqrt().nan_to_num(FAR, FAR).clamp(max=FAR)
         total = float(distances.sum())
-        for i, distance in zip(known, distances.tolist(), strict=True):
+        for i, distance in zip(known.nonzero().flatten().tolist(), distances.tolist(), strict=True):
             own = self.distances.setdefault(updates.clients[i], [])
-            own.append(distance / total if total > 0 else 1 / len(known))
+            own.append(distance / total if total > 0 else 1 / len(distances))
             del own[: -self.params.window]
         self.rounds += 1
 
@@ -136,65 +133,24 @@ class FlDetector(Aggregator):
             return flags
         return torch.from_numpy(np.asarray(kmeans_on_a_line(values, 2)[1][1] == 1))
 
-    def _remember(self, updates: Updates, weights: Tensor, move: Tensor | None, delta: Tensor) -> None:
+    def _remember(self, weights: Tensor, move: Tensor | None, delta: Tensor) -> None:
         if move is not None and self.aggregate_before is not None:
-            self.moves.append(move)
-            self.changes.append(delta - self.aggregate_before)
-            del self.moves[: -self.params.window], self.changes[: -self.params.window]
+            self.pairs.append(move, delta - self.aggregate_before)
         self.weights, self.aggregate_before = weights.clone(), delta.clone()
-        for row, client in zip(updates.matrix, updates.clients, strict=True):
-            self.rows[client] = row.clone()
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "rows": {client: row.clone() for client, row in self.rows.items()},
+            "rows": self.rows.copies(),
             "distances": {client: list(past) for client, past in self.distances.items()},
             "rounds": self.rounds,
             "weights": None if self.weights is None else self.weights.clone(),
             "aggregate": None if self.aggregate_before is None else self.aggregate_before.clone(),
-            "moves": [move.clone() for move in self.moves],
-            "changes": [change.clone() for change in self.changes],
+            **self.pairs.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = {client: row.clone() for client, row in state["rows"].items()}
+        self.rows = ClientRows(state["rows"])
         self.distances = {client: list(past) for client, past in state["distances"].items()}
         self.rounds = state["rounds"]
         self.weights, self.aggregate_before = state["weights"], state["aggregate"]
-        self.moves, self.changes = list(state["moves"]), list(state["changes"])
-
-
-def estimated_change(moves: list[Tensor], changes: list[Tensor], move: Tensor) -> Tensor | None:
-    r"""Ĥ·v by L-BFGS (Byrd, Nocedal, Schnabel 1994), from pairs (s, y) of moves and changes.
-
-    .. math:: \hat H v = \sigma v - [\sigma S\; Y] \begin{bmatrix} \sigma S^\top S & L \\ L^\top & -D \end{bmatrix}^{-1}
-        \begin{bmatrix} \sigma S^\top v \\ Y^\top v \end{bmatrix}, \qquad \sigma = \frac{y^\top s}{s^\top s}
-
-    with D the diagonal of SᵀY, L its part below the diagonal, σ from the last pair.
-
-    Args:
-        moves: m vectors s of D values.
-        changes: m vectors y.
-        move: v, D values.
-
-    Returns:
-        D values; None without pairs, or where the pairs tell nothing (the model stood still, or a value is not finite).
-    """
-    if not moves:
-        return None
-    pairs = torch.stack([*moves, *changes, move]).double()
-    products = pairs @ pairs.T
-    m = len(moves)
-    ss, sy = products[:m, :m], products[:m, m : 2 * m]
-    if not bool(products.isfinite().all()) or not float(ss[-1, -1]) > 0:
-        return None
-    sigma = float(sy[-1, -1] / ss[-1, -1])
-    lower = sy.tril(-1)
-    middle = torch.cat([torch.cat([sigma * ss, lower], 1), torch.cat([lower.T, -sy.diagonal().diag()], 1)])
-    right = torch.cat([sigma * products[:m, 2 * m], products[m : 2 * m, 2 * m]])
-    if not bool(middle.isfinite().all() and right.isfinite().all()):
-        return None
-    solved = torch.linalg.pinv(middle, hermitian=True) @ right
-    factors = torch.cat([-sigma * solved[:m], -solved[m:], torch.tensor([sigma], dtype=torch.float64)])
-    change = factors @ pairs
-    return change.to(move.dtype) if bool(change.isfinite().all()) else None
+        self.pairs.load_state_dict(state)

@@ -7,12 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.kernels import centred_gram
+from wardround.aggregators._math.client_rows import ClientRows
+from wardround.aggregators._math.kernels import CentredGram, centred_gram, norms_and_gram
 from wardround.aggregators.base import Aggregator, Context, register
 from wardround.updates import Aggregation, Updates
 
 CERTAIN = 0.99
 """What the weight of the least similar client counts as before the logit, which has no value at 1."""
+
+SMALLEST, LARGEST = 1e-60, 1e60
+"""Squared norms between these lose nothing in float64 products."""
 
 
 @register("foolsgold")
@@ -41,35 +45,44 @@ class FoolsGold(Aggregator):
     """
 
     remembers_clients = True
+    rows_per_client = 1
 
     def __init__(self, params: Any = None) -> None:
         super().__init__(params)
-        self.sums: dict[str, Tensor] = {}
-        """Client → the sum of its updates, D values."""
+        self.sums = ClientRows()
+        """The sum of each client's updates."""
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        similarity = _cosines(self._history(updates))
+        similarity = _cosines(*self._history(updates))
         value, greatest = foolsgold_values(similarity)
         weights = value / value.sum() if bool(value.sum() > 0) else torch.full_like(value, 1 / len(value))
         return Aggregation(context.measurements.weighted_sum(weights), weights=weights, scores=greatest)
 
-    def _history(self, updates: Updates) -> Tensor:
-        """N × D: the sum of each client's updates, this round's included. A sum that is not finite starts anew."""
-        for row, client in zip(updates.matrix, updates.clients, strict=True):
-            past = self.sums.get(client)
-            if past is None or (past.shape, past.dtype) != (row.shape, row.dtype):
-                self.sums[client] = row.clone()
-            else:
-                past.add_(row)
-                if not bool(past.isfinite().all()):
-                    self.sums[client] = row.clone()
-        return torch.stack([self.sums[client] for client in updates.clients])
+    def _history(self, updates: Updates) -> tuple[Tensor, Tensor, CentredGram | None]:
+        """N × D sums of each client's updates, this round's included, with their norms and products about 0.
+
+        A sum that is not finite starts anew.
+        """
+        rows = updates.matrix
+        sums, _ = self.sums.matrix_of(updates.clients, rows)
+        sums.add_(rows)
+        nowhere = sums.new_zeros(sums.shape[1])
+        squared, geometry = norms_and_gram(sums, centre=nowhere)
+        lost = [
+            i
+            for i in (~squared.isfinite()).nonzero().flatten().tolist()
+            if not bool(sums[i].isfinite().all())
+        ]
+        if lost:  # not only their squares
+            sums[lost] = rows[lost]
+            squared, geometry = norms_and_gram(sums, centre=nowhere)
+        return sums, squared, geometry
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": {client: past.clone() for client, past in self.sums.items()}}
+        return {"sums": self.sums.copies()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = {client: past.clone() for client, past in state["sums"].items()}
+        self.sums = ClientRows(state["sums"])
 
 
 def foolsgold_values(similarity: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,11 +111,14 @@ def foolsgold_values(similarity: Tensor) -> tuple[Tensor, Tensor]:
     return (torch.log(value / (1 - value)) + 0.5).clamp(0, 1), greatest
 
 
-def _cosines(rows: Tensor) -> Tensor:
-    """N × N cosines; 0 with a row that is zero."""
-    scale = rows.abs().amax(1).clamp(min=torch.finfo(rows.dtype).tiny)
-    scaled = torch.where(scale[:, None] > 0, rows / scale[:, None], 0.0)
-    gram = centred_gram(Updates(scaled), centre=scaled.new_zeros(scaled.shape[1])).gram
+def _cosines(rows: Tensor, squared: Tensor, geometry: CentredGram | None) -> Tensor:
+    """N × N cosines of rows with these squared norms and products; 0 with a row that is zero."""
+    if geometry is not None and bool(((squared > SMALLEST) & (squared < LARGEST)).all()):  # no square is lost
+        gram = geometry.gram
+    else:
+        scale = rows.abs().amax(1).clamp(min=torch.finfo(rows.dtype).tiny)
+        scaled = torch.where(scale[:, None] > 0, rows / scale[:, None], 0.0)
+        gram = centred_gram(Updates(scaled), centre=scaled.new_zeros(scaled.shape[1])).gram
     norms = gram.diagonal().sqrt()
     lengths = norms[:, None] * norms[None, :]
     return torch.where(lengths > 0, gram / lengths.clamp(min=1e-300), 0.0).clamp(-1, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wardround.aggregators._math.order_statistics import mean_nearest_median
 from wardround.aggregators.base import ByzantineBound, Context, register
 from wardround.updates import Aggregation, Updates
 
@@ -28,4 +27,4 @@ class MeaMed(ByzantineBound):
     clients_per_byzantine, clients_besides = 2, 1
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
-        return Aggregation(mean_nearest_median(updates.matrix, self.byzantine(context.clients)))
+        return Aggregation(context.measurements.mean_nearest_median(self.byzantine(context.clients)))

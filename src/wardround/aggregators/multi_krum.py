@@ -47,7 +47,7 @@ class MultiKrum(ByzantineBound):
         return super().requirement(clients)
 
     def resolved(self, clients: int) -> dict[str, Any]:
-        m = self.params.m or clients - self.byzantine(clients)
+        m = self.params.m or (None if self.estimates_byzantine else clients - self.byzantine(clients))
         return {**super().resolved(clients), "m": m}
 
     def plan_measurements(self, context: Context) -> MeasurementPlan:

@@ -76,11 +76,17 @@ class SignGuard(Aggregator):
         """N × 3 shares of positive, zero and negative values, each over its greatest."""
         d = updates.dimension
         count = max(1, int(self.params.share * d))
+        drawn = None
         if count < d:
-            drawn = numpy_generator(self.params.seed, "signguard", round).choice(d, count, replace=False)
-            rows = updates.matrix[:, torch.from_numpy(np.sort(drawn))]
-        else:
-            rows = updates.matrix
-        positive, negative = (rows > 0).sum(1).double() / count, (rows < 0).sum(1).double() / count
+            chosen = np.zeros(d, dtype=bool)  # which puts them in order faster than sorting does
+            chosen[numpy_generator(self.params.seed, "signguard", round).choice(d, count, replace=False)] = (
+                True
+            )
+            drawn = torch.from_numpy(np.flatnonzero(chosen)).to(updates.matrix.device)
+        signs = np.empty((len(updates), 2))
+        for own, row in zip(signs, updates.matrix, strict=True):
+            values = (row if drawn is None else row.index_select(0, drawn)).cpu().numpy()
+            own[:] = np.count_nonzero(values > 0), np.count_nonzero(values < 0)
+        positive, negative = torch.from_numpy(signs / count).T
         shares = torch.stack([positive, 1 - positive - negative, negative], 1).clamp(min=0)
         return shares / (shares.amax(0) + 1e-8)

@@ -26,6 +26,8 @@ class TrimmedMean(ByzantineBound):
     clients_per_byzantine, clients_besides = 2, 1
 
     def proven_kappa(self, clients: int) -> float | None:
+        if self.estimates_byzantine:
+            return None
         n, f = clients, self.byzantine(clients)
         return 6 * f / (n - 2 * f) * (1 + f / (n - 2 * f)) if n > 2 * f else None
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, MeanShift, estimate_bandwidth
 
 from wardround.aggregators._math.clustering import (
     density_clusters,
@@ -65,3 +65,15 @@ def test_mean_shift_of_equal_points():
     assert len(set(mean_shift_clusters(np.ones((5, 3))).tolist())) == 1
     labels = mean_shift_clusters(np.array([[0.0], [0.0], [0.0], [5.0]]))
     assert labels[0] == labels[1] == labels[2] != labels[3]
+
+
+@pytest.mark.parametrize("n", [5, 12, 40])
+def test_mean_shift_is_scikit_learns(n):
+    for seed in range(4):
+        rng = np.random.default_rng(100 * n + seed)
+        features = rng.normal(size=(n, 3)) * 10.0 ** -rng.integers(0, 4)
+        if seed % 2:
+            features[: n // 3] += 3 * rng.normal(size=3)
+        bandwidth = float(estimate_bandwidth(features, quantile=0.5))
+        theirs = MeanShift(bandwidth=bandwidth, cluster_all=False).fit_predict(features)
+        assert mean_shift_clusters(features).tolist() == theirs.tolist()

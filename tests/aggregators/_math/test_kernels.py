@@ -6,6 +6,8 @@ from wardround import Updates
 from wardround.aggregators._math import kernels
 from wardround.aggregators._math.kernels import (
     centred_gram,
+    distances_and_replace,
+    dots_with_two,
     norm,
     row_dots,
     squared_distances,
@@ -60,9 +62,8 @@ def test_distances_survive_a_row_that_is_far_away(both_paths):
 
 
 @pytest.mark.parametrize("offset", [1.0, 30.0, 1e6])
-def test_attackers_who_hold_the_sampled_rows_do_not_hold_the_distances(offset):
+def test_attackers_who_hold_the_sampled_rows_do_not_hold_the_distances(offset, both_paths):
     """They are 9 of 21, but all of those that the quick centre looks at."""
-    pytest.importorskip("numba")
     matrix = random_matrix(21, 70_000)
     attackers = torch.linspace(0, 20, kernels.SAMPLE).round().long()
     matrix[attackers] += offset * random_matrix(1, 70_000, seed=1)
@@ -128,3 +129,31 @@ def test_squared_norms_give_away_what_is_not_finite(bad, both_paths):
     matrix = random_matrix(5, 70_000)
     matrix[2, 69_999] = bad
     assert torch.isfinite(squared_norms(matrix)).tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("d", [3000, 70_001])
+@pytest.mark.parametrize("n", [128, 131])
+def test_distances_of_many_clients(n, d, both_paths):
+    """In float64 and in float32, with colluders near each other and attackers far away."""
+    matrix = random_matrix(n, d)
+    matrix[:20] = 30 + 1e-2 * matrix[:20]
+    matrix[20] *= 1e9
+    wide = matrix.double()
+    some = torch.tensor([0, 1, 19, 20, 21, 60, n - 1])
+    expected = torch.stack([(wide - wide[i]).square().sum(1) for i in some])
+    torch.testing.assert_close(squared_distances(Updates(matrix))[some], expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_products_with_two_vectors_and_distances_from_predictions(n, d, dtype, both_paths):
+    matrix, past = random_matrix(n, d, dtype), random_matrix(n, d, dtype, 1)
+    v, w = random_matrix(2, d, dtype, 2)
+    wide = [x.double().numpy() for x in (matrix, past, v, w)]
+    for found, vector in zip(dots_with_two(matrix, v, w), wide[2:], strict=True):
+        np.testing.assert_allclose(found, wide[0] @ vector, atol=1e-11 * np.sqrt(d))
+    expected = ((wide[0] - wide[1] - wide[2]) ** 2).sum(1)
+    np.testing.assert_allclose(distances_and_replace(past, matrix, v), expected, rtol=1e-11)
+    assert torch.equal(past, matrix)
+    assert not distances_and_replace(past.zero_(), matrix, None).any()
+    assert torch.equal(past, matrix)

@@ -52,3 +52,16 @@ def test_repeated_krum_scores_anew_after_every_pick():
 
 def test_a_single_row_is_its_own_choice():
     assert repeated_krum(torch.zeros(1, 1, dtype=torch.float64), f=0, count=1) == [0]
+
+
+@pytest.mark.parametrize("f", [0, 1, 2, 4])
+def test_repeated_krum_is_krum_on_what_is_left(f):
+    for seed in range(6):
+        points = torch.randn(4 * f + 3 + seed, 3, generator=torch.Generator().manual_seed(seed)).double()
+        if seed % 2:
+            points[::2] = points[0]  # who sends the same ties with each other
+        distances = (points[:, None] - points).square().sum(2)
+        left, expected = list(range(len(points))), []
+        for _ in range(len(points) - 2 * f):
+            expected.append(left.pop(krum_order(distances[left][:, left], f)[0]))
+        assert repeated_krum(distances, f, len(points) - 2 * f) == expected

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from wardround.aggregators._math import compiled
-from wardround.aggregators._math.order_statistics import mean_nearest_median, mean_of_middle, median
+from wardround.aggregators._math.order_statistics import (
+    FEW_ROWS,
+    mean_nearest_median,
+    mean_of_middle,
+    median,
+    norms_and_middle,
+)
 
 VALUES = st.floats(-1e6, 1e6, width=32)
 
@@ -26,6 +32,7 @@ def test_median_is_numpys(matrix):
     np.testing.assert_allclose(median(torch.from_numpy(matrix)), expected, rtol=1e-6, atol=1e-30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 21])
 @pytest.mark.parametrize("d", [1, 15, 16, 17, 40_001])
@@ -55,12 +62,21 @@ def test_chosen_rows_only(both_paths):
     np.testing.assert_allclose(mean_nearest_median(matrix, 2, rows), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_more_clients_than_the_largest_network():
-    n = compiled.MOST_CLIENTS + 3
-    matrix = torch.randn(n, 40, generator=torch.Generator().manual_seed(1))
-    np.testing.assert_allclose(median(matrix), np.median(matrix.numpy(), axis=0), rtol=1e-6)
-    wide = torch.randn(compiled.MOST_CLIENTS, 40, generator=torch.Generator().manual_seed(1))
-    np.testing.assert_allclose(median(wide), np.median(wide.numpy(), axis=0), rtol=1e-6)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [FEW_ROWS, FEW_ROWS + 1, compiled.MOST_WIRES, compiled.MOST_WIRES + 1, 300])
+def test_around_the_numbers_of_rows_where_the_way_changes(n, dtype, both_paths):
+    """Columns in whole blocks, a block that is moved back to end with the matrix, and fewer than a block."""
+    for d in (40, 64, 150):
+        matrix = np.random.default_rng(n * d).standard_normal((n, d)).astype(dtype)
+        tensor, tolerance = torch.from_numpy(matrix), 1e-6 if dtype == "float32" else 1e-14
+        ordered = np.sort(matrix.astype(np.float64), axis=0)
+        for dropped in (0, n // 5, (n - 1) // 2):
+            squared, middle = norms_and_middle(tensor, dropped)
+            np.testing.assert_allclose(middle, ordered[dropped : n - dropped].mean(0), atol=tolerance)
+            np.testing.assert_allclose(squared, (matrix.astype(np.float64) ** 2).sum(1), rtol=1e-6)
+        expected = nearest_by_definition(matrix[1:], 2 * (n // 6))
+        found = mean_nearest_median(tensor, 2 * (n // 6), range(1, n))
+        np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
 def test_values_at_the_edge_of_the_format_do_not_overflow(both_paths):

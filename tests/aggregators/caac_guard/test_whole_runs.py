@@ -8,20 +8,20 @@ from wardround.runs.summary import detection, flagged
 from wardround.threads import one_thread
 
 ROUNDS = 25
-SEEDS = (107, 108, 109, 110)
-ATTACKS = {name: {"name": name} for name in ("none", "sign-flip", "noise", "scaling", "alie", "label-flip")}
-ATTACKS["reversed"] = {"name": "sign-flip", "scale": 1}
+OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "adam", "lr": 0.001}}
 
 
-def run(attack, start=1, rule="caac-guard", seed=107, **aggregator):
+def run(
+    attack="none", rule="caac-guard", seed=107, optimizer="sgd", model=None, samples=3000, **attack_params
+):
     config = load_config(
         {
-            "dataset": {"name": "synthetic", "samples": 3000},
+            "dataset": {"name": "synthetic", "samples": samples},
             "partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3, "sizes": "power-law"},
-            "model": {"name": "mlp", "hidden": [32]},
-            "training": {"optimizer": "adam", "lr": 0.001, "batch_size": 32, "epochs": 1},
-            "aggregator": {"name": rule, **aggregator},
-            "attack": {"fraction": 0.0 if attack == "none" else 0.4, "start": start, **dict(ATTACKS[attack])},
+            "model": model or {"name": "mlp", "hidden": [32]},
+            "training": {"batch_size": 32, "epochs": 1, **OPTIMIZERS[optimizer]},
+            "aggregator": {"name": rule},
+            "attack": {"name": attack, **({} if attack == "none" else {"fraction": 0.3}), **attack_params},
             "rounds": ROUNDS,
             "evaluate_every": ROUNDS,
             "seed": seed,
@@ -35,36 +35,29 @@ def run(attack, start=1, rule="caac-guard", seed=107, **aggregator):
     return results[-1].metrics["auroc"], detection(clients, flagged(clients))
 
 
-@pytest.fixture(scope="module")
-def clean():
-    return {root: run("none", root=root) for root in (False, True)}
-
-
-@pytest.mark.parametrize("root", [False, True])
-def test_honest_clients_are_left_alone(clean, root):
-    assert clean[root][1]["fpr"] <= 0.02
-
-
-@pytest.mark.parametrize("root", [False, True])
-@pytest.mark.parametrize("start", [1, 5])
-@pytest.mark.parametrize("attack", ["sign-flip", "noise", "scaling", "alie"])
-def test_blunt_attacks_are_found_and_cost_little(clean, attack, start, root):
-    auroc, found = run(attack, start, root=root)
-    assert found["tpr"] >= 0.95
-    assert found["fpr"] <= 0.05
-    assert found["latency"] <= 3
-    assert auroc >= clean[root][0] - 0.07
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", [{"name": "mlp", "hidden": [32]}, {"name": "logistic"}], ids=["mlp", "logistic"]
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_attack_hardly_anybody_is_flagged_and_the_model_is_that_of_fedavg(optimizer, model):
+    auroc, found = run(optimizer=optimizer, model=model)
+    assert found["fpr"] <= 0.01
+    assert auroc == pytest.approx(run(rule="fedavg", optimizer=optimizer, model=model)[0], abs=0.002)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attack", ["reversed", "label-flip"])
-def test_flips_from_the_first_round_on_have_no_bad_case(attack):
-    """40 % of the hospitals, most of which have mostly one class."""
-    worst = {
-        rule: min(run(attack, rule=rule, seed=seed)[0] for seed in SEEDS) for rule in ("fedavg", "caac-guard")
-    }
-    assert worst["caac-guard"] > max(0.5, worst["fedavg"] + 0.2)
+@pytest.mark.parametrize("start", [1, 5])
+@pytest.mark.parametrize("attack", ["sign-flip", "ipm", "alie", "min-max"])
+def test_attackers_are_found_and_cost_little(attack, start):
+    auroc, found = run(attack, start=start)
+    assert found["tpr"] >= (0.6 if attack == "alie" else 0.9)  # it hides within the spread of honest parts
+    assert found["fpr"] <= 0.01
+    assert auroc >= run()[0] - 0.03
 
 
-def test_without_attack_it_is_as_good_as_fedavg(clean):
-    assert clean[False][0] >= run("none", rule="fedavg")[0] - 0.005
+@pytest.mark.slow
+def test_a_long_row_of_noise_or_a_long_honest_one_does_no_harm():
+    clean = run()[0]
+    assert run("noise")[0] >= clean - 0.03
+    assert run("scaling", factor=100)[0] >= clean - 0.03

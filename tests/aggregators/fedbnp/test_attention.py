@@ -57,6 +57,7 @@ def test_the_attention_learns_to_tell_attackers():
     assert (said == new.honest).float().mean() > 0.95
 
 
+@pytest.mark.slow
 def test_learning_is_the_same_twice_and_leaves_global_randomness_alone():
     state = torch.random.get_rng_state()
     nets = [network(layers=1), network(layers=1)]

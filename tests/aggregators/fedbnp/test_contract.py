@@ -15,7 +15,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 
 @pytest.fixture
 def create(small):
-    return lambda name: aggregators.create(name, **{**small, "practice_groups": 1, "attention_epochs": 2})
+    brief = {"practice_groups": 1, "attention_epochs": 2, "vae_epochs": 2, "rl_steps": 5}
+    return lambda name: aggregators.create(name, **{**small, **brief})
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def assert_alike(a, b, tolerance=0.0):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("named", [True, False])
@@ -59,6 +61,7 @@ def test_permuting_clients_permutes_the_result(name, dtype, named, create, aggre
         assert_alike(a, b, TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_input_and_rule_are_the_callers_no_more(name, create, aggregate):
     updates = make_updates()
@@ -72,6 +75,7 @@ def test_input_and_rule_are_the_callers_no_more(name, create, aggregate):
     assert_alike(*(aggregate(rule, make_updates(2), 2) for rule in (one, other)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_state_survives_save_and_load_in_the_middle_of_a_run(name, create, aggregate, tmp_path):
     straight, before = create(name), create(name)
@@ -91,6 +95,7 @@ def test_state_survives_save_and_load_in_the_middle_of_a_run(name, create, aggre
         assert_alike(aggregate(straight, make_updates(t), t), aggregate(resumed, make_updates(t), t))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_fresh_rule_can_be_saved_too(name, create, aggregate):
     resumed = create(name)
@@ -98,6 +103,7 @@ def test_a_fresh_rule_can_be_saved_too(name, create, aggregate):
     assert_alike(aggregate(resumed, make_updates()), aggregate(create(name), make_updates()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_malformed_row_is_dropped_and_named(name, create, aggregate):
     updates = make_updates()
@@ -117,6 +123,7 @@ def test_a_malformed_row_is_dropped_and_named(name, create, aggregate):
     assert not nothing.delta.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("n", [1, 2, N])
 def test_equal_rows_agree_on_themselves_and_zero_rows_give_zero(name, n, create, aggregate):
@@ -130,6 +137,7 @@ def test_equal_rows_agree_on_themselves_and_zero_rows_give_zero(name, n, create,
         assert values.shape == (n,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_numpy_strides_and_compiled_loops_change_nothing(name, create, aggregate, monkeypatch):
     matrix = make_updates().matrix
@@ -140,6 +148,7 @@ def test_numpy_strides_and_compiled_loops_change_nothing(name, create, aggregate
     assert_alike(plain, aggregate(create(name), Updates(matrix)), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_warming_up_leaves_the_rule_as_it_was(name, create, aggregate):
     warm = create(name)
@@ -163,6 +172,7 @@ def test_threads_do_not_change_a_bit(name, create, aggregate):
     assert_alike(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_client_without_a_sample_is_a_client_all_the_same(name, create, aggregate):
     updates, rule = make_updates(1), create(name)
@@ -180,12 +190,12 @@ def test_a_client_without_a_sample_is_a_client_all_the_same(name, create, aggreg
     )
 
 
-def extreme_rounds(name, make_server, small, cases):
+def extreme_rounds(name, create, make_server, cases):
     """Rows of any magnitude, malformed ones among them: a finite result, or a round that is skipped with a reason."""
     for case in range(cases):
         generator = torch.Generator().manual_seed(case)
         size, clients = 10, 6 + case % 4
-        rule, server = aggregators.create(name, **small), make_server(size)
+        rule, server = create(name), make_server(size)
         scales = torch.tensor([0.0, 1e-42, 1e-30, 1e-3, 1.0, 1e10, 1e37])
         rows = torch.randn(clients, size, generator=generator)
         rows *= scales[torch.randint(len(scales), (clients, 1), generator=generator)]
@@ -203,12 +213,13 @@ def extreme_rounds(name, make_server, small, cases):
         assert float(result.weights.sum()) == pytest.approx(1, abs=1e-6) or result.skipped, (name, case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_extreme_rounds(name, make_server, small):
-    extreme_rounds(name, make_server, small, 2)
+def test_extreme_rounds(name, create, make_server):
+    extreme_rounds(name, create, make_server, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_many_extreme_rounds(name, make_server, small):
-    extreme_rounds(name, make_server, small, 60)
+def test_many_extreme_rounds(name, create, make_server):
+    extreme_rounds(name, create, make_server, 40)

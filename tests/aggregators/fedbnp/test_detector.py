@@ -16,6 +16,7 @@ def aggregate(rule, server, updates, t=1):
     return rule.aggregate(updates, t, global_weights=torch.zeros(SIZE), practice_ground=server)
 
 
+@pytest.mark.slow
 def test_attackers_like_the_planted_ones_are_found(make_server, make_round):
     server = make_server()
     rule = aggregators.create("fedbnp-sharp", practice_groups=3, practice_draws=2, practice_clients=8)
@@ -48,6 +49,7 @@ def test_rl_weighs_by_the_policy_alone(make_server, make_round, small):
     assert "attention" not in out.columns
 
 
+@pytest.mark.slow
 def test_cost_is_reported_and_bounded(make_server, small):
     rows = torch.linspace(-1, 1, SIZE) + torch.randn(20, SIZE, generator=torch.Generator().manual_seed(0))
     server, rule = make_server(), aggregators.create("fedbnp", **small)
@@ -75,6 +77,7 @@ def test_without_the_servers_side_it_says_what_is_missing(name, make_round):
         aggregators.create(name).aggregate(make_round(), global_weights=torch.zeros(SIZE))
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
     server.root_updates = lambda round, count, *_: torch.full((count, SIZE), torch.nan)
@@ -84,6 +87,7 @@ def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, mak
     assert aggregate(rule, make_server(), make_round(), 2).skipped is None
 
 
+@pytest.mark.slow
 def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server, make_round, small):
     server, rule = make_server(), aggregators.create("fedbnp", **small)
     server.reference = lambda round, group=None, draw=0: (
@@ -96,6 +100,7 @@ def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server,
     torch.testing.assert_close(out.columns["cosine"], cosine, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_enormous_rows_do_no_harm(make_server, make_round, small):
     updates = make_round()
     updates.matrix[12:] = 1e18
@@ -104,6 +109,7 @@ def test_enormous_rows_do_no_harm(make_server, make_round, small):
         assert torch.isfinite(values).all()
 
 
+@pytest.mark.slow
 def test_long_updates_are_projected_for_the_autoencoder(make_server, make_round, small):
     rule = aggregators.create("fedbnp", vae_max_dim=16, **small)
     assert aggregate(rule, make_server(), make_round()).skipped is None
@@ -162,6 +168,7 @@ def test_other_files_are_refused_in_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_detector_of_other_parameters_does_not_fit(make_server, make_round, small, tmp_path):
     rule = aggregators.create("fedbnp", **small)
     aggregate(rule, make_server(), make_round())

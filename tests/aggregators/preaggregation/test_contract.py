@@ -44,6 +44,14 @@ ONCE = [(name, pre if goes_together(name, pre) else "momentum+nnm") for name, pr
 """Every rule behind one of them, in turn: for what has little to do with which one it is."""
 
 
+def all_of(pairs, *more):
+    """Every pair, each with the given values; those that are not in ONCE are slow, since they are many."""
+    return [
+        pytest.param(*pair, *more, marks=() if pair in ONCE else pytest.mark.slow, id="-".join(pair))
+        for pair in pairs
+    ]
+
+
 def aggregate(rule, updates, round=1):
     generator = torch.Generator().manual_seed(99)
     weights = torch.randn(updates.dimension, generator=generator)
@@ -87,8 +95,10 @@ RANKING = ("dos", "meamed", "flame", "deepsight")
 COMPARED = [(name, pre) for name, pre in COMPOSED if name not in RANKING or "nnm" not in pre]
 
 
-@pytest.mark.parametrize(("name", "pre"), COMPARED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("name", "pre", "dtype"),
+    all_of(COMPARED, torch.float64) + all_of([pair for pair in COMPARED if pair in ONCE], torch.float32),
+)
 def test_the_result_is_the_rule_on_the_rows_written_out(name, pre, dtype, make_updates):
     composed, averages = build(name, pre), {}
     params = {"f": 2} if "f" in aggregators.registry.describe(name) else {}
@@ -117,7 +127,7 @@ def test_the_result_is_the_rule_on_the_rows_written_out(name, pre, dtype, make_u
 WITHOUT_TIES = [pair for pair in COMPOSED if pair != ("meamed", "bucketing+nnm")]
 
 
-@pytest.mark.parametrize(("name", "pre"), WITHOUT_TIES)
+@pytest.mark.parametrize(("name", "pre"), all_of(WITHOUT_TIES))
 def test_permuting_clients_permutes_the_result(name, pre, make_updates):
     order = torch.randperm(N, generator=torch.Generator().manual_seed(5)).tolist()
     one, other = build(name, pre), build(name, pre)
@@ -147,7 +157,7 @@ def test_input_is_left_unchanged_and_weights_are_shares(name, pre, make_updates)
     assert torch.equal(updates.matrix, matrix)
 
 
-@pytest.mark.parametrize(("name", "pre"), COMPOSED)
+@pytest.mark.parametrize(("name", "pre"), all_of(COMPOSED))
 def test_state_survives_save_and_load(name, pre, make_updates, tmp_path):
     straight, before = build(name, pre), build(name, pre)
     for t in (1, 2):
@@ -185,7 +195,7 @@ def test_zero_rows_give_zero(name, pre, make_updates):
         assert out.weights is None or torch.isfinite(out.weights).all()
 
 
-@pytest.mark.parametrize(("name", "pre"), COMPOSED)
+@pytest.mark.parametrize(("name", "pre"), all_of(COMPOSED))
 def test_extreme_rounds(name, pre):
     """Whatever clients send, the result is finite or the round is skipped with a reason."""
     for case in range(5):

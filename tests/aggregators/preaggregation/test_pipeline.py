@@ -116,17 +116,22 @@ def test_weights_of_mixtures_are_traced_to_those_who_are_in_them():
 
 
 def test_distances_and_sums_need_no_values_of_the_mixtures(monkeypatch, make_updates):
-    """Behind nnm and bucketing, a rule that needs only the Gram matrix never has the mixtures computed."""
+    """Behind nnm and bucketing, a rule that needs only the Gram matrix never has the mixtures computed.
+
+    One that looks at coordinates has them computed block by block, and nobody has all of them.
+    """
     computed = []
-    original = mixing.mix_rows
-    monkeypatch.setattr(mixing, "mix_rows", lambda *args: computed.append(1) or original(*args))
+    original = mixing.for_each_mixed_block
+    monkeypatch.setattr(mixing, "for_each_mixed_block", lambda *args: computed.append(1) or original(*args))
+    monkeypatch.setattr(mixing, "mix_rows", None)
     for name in ("krum", "multi-krum", "rfa", "mean", "fedavg", "fedmed"):
         for pre in (["nnm"], ["bucketing"], ["arc", "nnm"], ["nnm", "bucketing"]):
             params = {"f": 2} if "krum" in name else {}
             aggregators.create(name, **params, pre=pre).aggregate(make_updates(20, 40))
     assert not computed
-    aggregators.create("median", pre=["nnm"]).aggregate(make_updates(20, 40))
-    assert len(computed) == 1
+    for count, name in enumerate(("median", "trimmed-mean", "meamed"), 1):
+        aggregators.create(name, pre=["nnm"]).aggregate(make_updates(20, 40))
+        assert len(computed) == count
 
 
 def test_columns_of_the_pre_aggregation_are_on_record(make_updates):

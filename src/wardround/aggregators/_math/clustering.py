@@ -5,7 +5,6 @@ N clients are few, so nothing here depends on the number of parameters. scikit-l
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,9 @@ from numpy.typing import NDArray
 __all__ = ["density_clusters", "gap_statistic_clusters", "kmeans_on_a_line", "mean_shift_clusters"]
 
 Vector = NDArray[Any]
+
+MOST_SHIFTS = 300
+"""Steps of mean shift at most."""
 
 
 def density_clusters(
@@ -47,25 +49,62 @@ def density_clusters(
 
 
 def mean_shift_clusters(features: Vector) -> Vector:
-    """Mean shift with a flat kernel, its bandwidth from the nearer half of the distances (as scikit-learn estimates).
+    """Mean shift with a flat kernel, its bandwidth from the nearer half of the distances.
+
+    Gives what scikit-learn's `MeanShift` with `estimate_bandwidth(quantile=0.5)` and `cluster_all=False` does, for
+    all points at once instead of one after the other.
 
     Args:
         features: N × F values.
 
     Returns:
         N labels; −1 for a point that is in no cluster. Equal points, or one alone, are one cluster.
-    """
-    if len(features) < 2:
-        return np.zeros(len(features), dtype=int)
-    from sklearn.cluster import MeanShift, estimate_bandwidth
 
-    bandwidth = float(estimate_bandwidth(features, quantile=0.5))
+    Comaniciu, Meer, "Mean shift: a robust approach toward feature space analysis", IEEE TPAMI 2002.
+    """
+    n = len(features)
+    if n < 2:
+        return np.zeros(n, dtype=int)
+    near = max(1, int(0.5 * n))
+    bandwidth = float(np.partition(_distances(features, features), near - 1, axis=1)[:, near - 1].mean())
     if bandwidth <= 1e-12:
         return np.unique(features.round(9), axis=0, return_inverse=True)[1].reshape(-1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about seeds that meet in one place
-        labels: Vector = MeanShift(bandwidth=bandwidth, cluster_all=False).fit_predict(features)
-    return labels
+    means, counts = _shifted(features, bandwidth)
+    order = np.lexsort((*means.T[::-1], counts))[::-1]  # the fullest first, then the greatest
+    left, centres = means[order], []
+    while len(left):
+        centres.append(left[0])
+        left = left[_distances(left, left[:1])[:, 0] > bandwidth]
+    distances = _distances(features, np.array(centres))
+    labels: Vector = distances.argmin(1)
+    return np.where(distances.min(1) <= bandwidth, labels, -1)
+
+
+def _shifted(features: Vector, bandwidth: float) -> tuple[Vector, Vector]:
+    """Move every point to the mean of the points around it until it stays: distinct ends, and points around each."""
+    means, settled = features, []
+    for _ in range(MOST_SHIFTS):
+        means = np.unique(means, axis=0)  # points that have met go on as one
+        around = _distances(means, features) <= bandwidth
+        counts = around.sum(1)
+        moved = (around @ features) / np.maximum(counts, 1)[:, None]
+        still = np.linalg.norm(moved - means, axis=1) <= 1e-3 * bandwidth
+        settled.append(np.column_stack([moved, counts])[still])
+        means = moved[~still]
+        if not len(means):
+            break
+    else:
+        settled.append(np.column_stack([means, counts[~still]]))
+    ends = np.unique(np.concatenate(settled), axis=0)
+    return ends[:, :-1], ends[:, -1]
+
+
+def _distances(points: Vector, others: Vector) -> Vector:
+    """Euclidean distances of M × F and N × F values: M × N."""
+    squared = np.zeros((len(points), len(others)))
+    for own, other in zip(points.T, others.T, strict=True):
+        squared += (own[:, None] - other) ** 2
+    return np.sqrt(squared)
 
 
 def kmeans_on_a_line(values: Vector, most: int) -> tuple[list[float], list[Vector]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.columns import column_ranges, for_each_range
+from wardround.aggregators._math.columns import RANGE, column_ranges, for_each_range
 from wardround.aggregators._math.compiled import TILE, loops_for
 from wardround.aggregators._math.order_statistics import median
 from wardround.updates import Updates, row_squared_norms
@@ -24,6 +24,8 @@ from wardround.updates import Updates, row_squared_norms
 __all__ = [
     "CentredGram",
     "centred_gram",
+    "distances_and_replace",
+    "dots_with_two",
     "norm",
     "norms_and_dots",
     "norms_and_gram",
@@ -34,8 +36,10 @@ __all__ = [
     "weighted_sum",
 ]
 
-SMALL = 65_536
-"""Up to so many columns the Gram matrix is computed in float64 throughout: exactness costs nothing there."""
+SMALL, FEW_PRODUCTS = 65_536, 2**30
+"""Up to so many columns, and multiplications, the Gram matrix is computed in float64 throughout: that costs little."""
+BLOCK, BLOCK_PRODUCTS = 1024, 2**17
+"""Columns whose products torch sums in the matrix's precision, and values of several such sums made at a time."""
 SAMPLE = 9
 """So many rows, spread over the round, give the centre of the Gram matrix in the usual case."""
 CLOSE = {torch.float32: 1e-2, torch.float64: 1e-11}
@@ -43,13 +47,17 @@ CLOSE = {torch.float32: 1e-2, torch.float64: 1e-11}
 OFF_CENTRE = 0.05
 """If most rows have a neighbour nearer than this share of the squared way to the centre, it is not among them."""
 
+WIDENED = 2**18
+"""Values that torch makes float64 at a time: two megabytes."""
 
-def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
+
+def weighted_sum(matrix: Tensor, weights: Tensor, in_float64: bool = False) -> Tensor:
     """Compute Σ_i weight_i · U_i in one pass over the matrix.
 
     Args:
         matrix: N × D rows.
         weights: N values.
+        in_float64: Sum in float64 whatever the matrix is in: for terms that cancel.
 
     Returns:
         D values, in the precision of the matrix.
@@ -57,7 +65,7 @@ def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 0.5]))
     tensor([2., 3.])
     """
-    precision = summing_precision(matrix, weights)
+    precision = torch.float64 if in_float64 else summing_precision(matrix, weights)
     weights = weights.to(matrix.device, precision)
     loops = loops_for(matrix)
     if loops is None:
@@ -111,8 +119,8 @@ def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, floa
     Returns:
         N squared norms and N dot products in float64, and ‖v‖².
 
-    >>> norms_and_dots(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]))
-    (tensor([ 5., 25.], dtype=torch.float64), tensor([-1., -1.], dtype=torch.float64), 2.0)
+    >>> norms_and_dots(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([0.0, -1.0]))
+    (tensor([25.,  4.], dtype=torch.float64), tensor([-4., -2.], dtype=torch.float64), 1.0)
     """
     n, d = matrix.shape
     if vector.shape != (d,):
@@ -120,8 +128,8 @@ def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, floa
             f"a vector of shape {tuple(vector.shape)} has no dot product with rows of length {d}"
         )
     ranges = column_ranges(d)
-    squared = torch.zeros(len(ranges), n + 1, dtype=torch.float64)
-    dots = torch.zeros(len(ranges), n, dtype=torch.float64)
+    squared = torch.zeros(max(1, len(ranges)), n + 1, dtype=torch.float64)
+    dots = torch.zeros(max(1, len(ranges)), n, dtype=torch.float64)
     loops = loops_for(matrix)
     if loops is not None:
         rows, v = matrix.numpy(), vector.to(matrix.dtype).numpy()
@@ -130,10 +138,10 @@ def norms_and_dots(matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, floa
             d, lambda part, a, b: loops.add_norms_and_dots(rows, v, norms_out[part], dots_out[part], a, b)
         )
     else:
+        own = vector.to(matrix.dtype)
+        squared[0, :n], squared[0, n] = row_squared_norms(matrix).cpu(), row_squared_norms(own[None]).cpu()[0]
         for part, (a, b) in enumerate(ranges):
-            wide, v_wide = matrix[:, a:b].double(), vector[a:b].double()
-            squared[part, :n], squared[part, n] = wide.square().sum(1), v_wide.square().sum()
-            dots[part] = (wide * v_wide).sum(1)
+            dots[part] = _dots(matrix[:, a:b], own[a:b]).cpu()
     total = squared.sum(0)
     return total[:n], dots.sum(0), float(total[n])
 
@@ -145,6 +153,23 @@ def row_dots(matrix: Tensor, vector: Tensor) -> Tensor:
     tensor([-1., -1.], dtype=torch.float64)
     """
     return norms_and_dots(matrix, vector)[1]
+
+
+def dots_with_two(matrix: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """⟨U_i, v⟩ and ⟨U_i, w⟩ of N × D rows with two vectors of D values, in one read: N values each, in float64.
+
+    >>> dots_with_two(torch.tensor([[1.0, 2.0]]), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    (tensor([1.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
+    """
+    d, loops = matrix.shape[1], loops_for(matrix)
+    if loops is None:
+        return row_dots(matrix, first), row_dots(matrix, second)
+    dots = torch.zeros(len(column_ranges(d)), 2, len(matrix), dtype=torch.float64)
+    arrays = matrix.numpy(), first.to(matrix.dtype).numpy(), second.to(matrix.dtype).numpy()
+    parts = dots.numpy()
+    for_each_range(d, lambda part, a, b: loops.add_dots_with_two(*arrays, parts[part], a, b))
+    both = dots.sum(0)
+    return both[0], both[1]
 
 
 @dataclass(frozen=True)
@@ -221,23 +246,22 @@ def norms_and_gram(
     for name, vector in (("centre", centre), ("anchor", anchor)):
         if vector is not None and vector.shape != (d,):
             raise ValueError(f"{name} has shape {tuple(vector.shape)}, the rows are of length {d}")
-    if loops_for(matrix) is None:
-        squared = squared_norms(matrix)
-        return squared, _gram_by_torch(matrix, centre, anchor) if bool(squared.isfinite().all()) else None
+    few = d <= SMALL and n * n * d <= FEW_PRODUCTS
+    precision = torch.float64 if few else matrix.dtype
     sample = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).round().long()
-    precision = matrix.dtype if d > SMALL else torch.float64
-    squared, geometry = _gram_by_loops(matrix, sample, centre, anchor, precision)
+    measure = _gram_by_torch if loops_for(matrix) is None else _gram_by_loops
+    squared, geometry = measure(matrix, sample, centre, anchor, precision)
     if precision == torch.float32 and not _fit_float32(squared, d):
         squared = squared_norms(matrix)  # what float32 says of such rows is not to be trusted
         if bool(squared.isfinite().all()) and not _fit_float32(squared[squared > 0], d):
             precision = torch.float64
-            squared, geometry = _gram_by_loops(matrix, sample, centre, anchor, precision)
+            squared, geometry = measure(matrix, sample, centre, anchor, precision)
     if not bool(squared.isfinite().all()):
         return squared, None
     if centre is None and len(sample) < n:
         adrift = geometry.closer_than(OFF_CENTRE).any(1)
         if int(adrift.sum()) > n / 2:
-            geometry = _gram_by_loops(matrix, torch.arange(n), centre, anchor, precision)[1]
+            geometry = measure(matrix, torch.arange(n), centre, anchor, precision)[1]
     return squared, geometry
 
 
@@ -247,6 +271,8 @@ def _gram_by_loops(
     n, d = matrix.shape
     loops = loops_for(matrix)
     assert loops is not None
+    if centre is None and len(sample) > SAMPLE:
+        centre = median(matrix)
     kernel = loops.gram_kernel(len(sample) if centre is None else 0)
     centre = matrix.new_empty(d) if centre is None else centre.to(matrix.dtype)
     ranges, side = len(column_ranges(d)), -(-n // TILE) * TILE
@@ -267,29 +293,48 @@ def _gram_by_loops(
     return squared.sum(0), CentredGram(centre, upper + upper.triu(1).T, seen[:n], float(seen[n]))
 
 
-def _gram_by_torch(matrix: Tensor, centre: Tensor | None, anchor: Tensor | None) -> CentredGram:
+def _gram_by_torch(
+    matrix: Tensor, sample: Tensor, centre: Tensor | None, anchor: Tensor | None, precision: torch.dtype
+) -> tuple[Tensor, CentredGram]:
     n, d = matrix.shape
-    centre = median(matrix) if centre is None else centre.to(matrix.dtype)
+    squared = row_squared_norms(matrix).cpu()
+    if centre is None:
+        centre = median(matrix if len(sample) == n else matrix[sample])
+    centre = centre.to(matrix.dtype)
     gram = torch.zeros(n, n, dtype=torch.float64)
     projections = torch.zeros(n + 1, dtype=torch.float64)
-    for a, b in column_ranges(d):
-        origin = centre[a:b].double()
-        wide = matrix[:, a:b].double() - origin
-        gram += _products(wide).cpu()
+    width = BLOCK * max(1, min(BLOCK_PRODUCTS // n**2, RANGE // BLOCK))
+    for a in range(0, d, width):
+        origin = centre[a : a + width].to(precision)
+        rows = matrix[:, a : a + width].to(precision) - origin
+        gram += _products(rows).cpu()
         if anchor is not None:
-            base = anchor[a:b].double() + origin
-            projections += (torch.cat([wide, base[None]]) * base).sum(1).cpu()
+            base = anchor[a : a + width].to(precision) + origin
+            projections[:n] += _dots(rows, base).cpu()
+            projections[n] += _dots(base[None], base).cpu()[0]
     upper = gram.triu()
-    return CentredGram(centre, upper + upper.triu(1).T, projections[:n], float(projections[n]))
+    return squared, CentredGram(centre, upper + upper.triu(1).T, projections[:n], float(projections[n]))
 
 
-def _products(rows: Tensor, block: int = 512) -> Tensor:
+def _dots(rows: Tensor, vector: Tensor) -> Tensor:
+    """⟨U_i, v⟩ of N × some values, in float64: some columns at a time are widened, in the cache."""
+    n, columns = rows.shape
+    width, wide_vector = max(1, WIDENED // max(1, n)), vector.double()
+    wide = torch.empty(n * min(width, columns), dtype=torch.float64, device=rows.device)
+    total = torch.zeros(n, dtype=torch.float64, device=rows.device)
+    for a in range(0, columns, width):
+        block = rows[:, a : a + width]
+        total += wide[: block.numel()].view_as(block).copy_(block) @ wide_vector[a : a + width]
+    return total
+
+
+def _products(rows: Tensor) -> Tensor:
     """rows · rowsᵀ as a batch of short products, none of which is long enough to be split among threads."""
     n, columns = rows.shape
-    whole = columns - columns % block
-    blocks = rows[:, :whole].view(n, -1, block).transpose(0, 1)
-    rest = rows[None, :, whole:]
-    return torch.bmm(blocks, blocks.mT).sum(0) + torch.bmm(rest, rest.mT)[0]
+    whole = columns - columns % BLOCK
+    blocks = rows[:, :whole].view(n, -1, BLOCK).transpose(0, 1)
+    rest = rows[:, whole:]
+    return torch.bmm(blocks, blocks.mT).sum(0, dtype=torch.float64) + rest @ rest.T
 
 
 def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> Tensor:
@@ -312,6 +357,37 @@ def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> 
         i, j = pairs.T
         squared[i, j] = squared[j, i] = _pair_distances(updates.matrix, pairs)
     return squared
+
+
+def distances_and_replace(past: Tensor, matrix: Tensor, step: Tensor | None) -> Tensor:
+    """Compute ‖U_i − (P_i + e)‖² of every row, and then put U in the place of P, in one pass over both.
+
+    Args:
+        past: P, N × D rows; overwritten.
+        matrix: U, N × D rows.
+        step: e, D values; None: only put U in the place of P.
+
+    Returns:
+        N values in float64; zeros without a step.
+    """
+    n, d = matrix.shape
+    ranges, loops = column_ranges(d), loops_for(matrix)
+    totals = torch.zeros(len(ranges), n, dtype=torch.float64)
+    if step is None:
+        past.copy_(matrix)
+    elif loops is not None and loops_for(past) is not None:
+        arrays = past.numpy(), matrix.numpy(), step.to(matrix.dtype).numpy()
+        sums = totals.numpy()
+        for_each_range(d, lambda part, a, b: loops.add_distances_and_replace(*arrays, sums[part], a, b))
+    else:
+        width = max(1, WIDENED // n)
+        for part, (start, stop) in enumerate(ranges):
+            for a in range(start, stop, width):
+                b = min(a + width, stop)
+                apart = matrix[:, a:b].double().sub_(past[:, a:b]).sub_(step[a:b].to(matrix.device))
+                totals[part] += torch.linalg.vector_norm(apart, dim=1).square().cpu()
+        past.copy_(matrix)
+    return totals.sum(0)
 
 
 def _pair_distances(matrix: Tensor, pairs: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ need of the rows gets it from that read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,11 @@ from wardround.aggregators._math.kernels import (
     squared_norms,
     weighted_sum,
 )
-from wardround.aggregators._math.order_statistics import mean_of_middle, norms_and_middle
+from wardround.aggregators._math.order_statistics import (
+    mean_nearest_median,
+    mean_of_middle,
+    norms_and_middle,
+)
 from wardround.updates import Updates
 
 __all__ = ["MeasurementPlan", "Measurements"]
@@ -137,6 +142,15 @@ class Measurements:
         if self._middle is None or self._middle[0] != dropped:
             self._middle = dropped, mean_of_middle(self.updates.matrix, dropped)
         return self._middle[1]
+
+    def mean_nearest_median(self, dropped: int, rows: Sequence[int] | None = None) -> Tensor:
+        """D values: per coordinate the mean of the values nearest to the median, the `dropped` farthest left out.
+
+        Args:
+            dropped: How many.
+            rows: Places of the rows that count; None: all.
+        """
+        return mean_nearest_median(self.updates.matrix, dropped, rows)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """D values Σ_i weight_i · U_i, of N weights."""

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.columns import column_ranges
+from wardround.aggregators._math.columns import for_each
+from wardround.aggregators._math.compiled import MIXED_COLUMNS, loops_for
 from wardround.aggregators._math.kernels import (
     CentredGram,
     squared_distances,
@@ -23,10 +24,13 @@ from wardround.aggregators._math.kernels import (
     weighted_sum,
 )
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
+from wardround.aggregators._math.order_statistics import mean_nearest_median, mean_of_middle
 from wardround.updates import Updates
 
-__all__ = ["MixedMeasurements", "MixedUpdates", "mix_rows"]
+__all__ = ["MixedMeasurements", "MixedUpdates", "for_each_mixed_block", "mix_rows"]
 
+MIXED_VALUES = 2**17
+"""Values of mixtures that are made at a time: half a megabyte stays in the cache."""
 SHORT = 1e-2
 """A mixture whose squared norm is below this share of the centre's has lost digits to cancellation."""
 
@@ -44,12 +48,35 @@ def mix_rows(matrix: Tensor, coefficients: Tensor) -> Tensor:
     >>> mix_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([[2., 3.]])
     """
-    precision = summing_precision(matrix, coefficients)
     out = matrix.new_empty(len(coefficients), matrix.shape[1])
-    factors = coefficients.to(matrix.device, precision)
-    for start, stop in column_ranges(matrix.shape[1]):
-        out[:, start:stop] = factors @ matrix[:, start:stop].to(precision)
+
+    def keep(start: int, mixed: Tensor) -> None:
+        out[:, start : start + mixed.shape[1]] = mixed
+
+    for_each_mixed_block(matrix, coefficients, keep)
     return out
+
+
+def for_each_mixed_block(matrix: Tensor, coefficients: Tensor, use: Callable[[int, Tensor], None]) -> None:
+    """Call `use(start, mixed)` with the columns of M·U from `start` on, a block at a time that stays in the cache."""
+    precision = summing_precision(matrix, coefficients)
+    factors, loops = coefficients.to(matrix.device, precision).contiguous(), loops_for(matrix)
+    columns = matrix.shape[1]
+    width = max(MIXED_COLUMNS, MIXED_VALUES // max(1, len(factors)))
+    if loops is None or precision != matrix.dtype or columns < MIXED_COLUMNS:
+        for start in range(0, columns, width):
+            use(start, (factors @ matrix[:, start : start + width].to(precision)).to(matrix.dtype))
+        return
+    arrays = matrix.numpy(), factors.numpy()
+
+    def work(number: int) -> None:
+        stop = min((number + 1) * width, columns)
+        start = max(0, min(number * width, stop - MIXED_COLUMNS))
+        mixed = matrix.new_empty(len(factors), stop - start)
+        loops.mix_rows(*arrays, mixed.numpy(), start, stop)
+        use(start, mixed)
+
+    for_each(range(-(-columns // width)), work)
 
 
 class MixedUpdates(Updates):
@@ -152,6 +179,25 @@ class MixedMeasurements(Measurements):
         if "matrix" in self._mixed.__dict__:
             return super().weighted_sum(weights)
         return weighted_sum(self._mixed.source.matrix, weights.double() @ self._mixed.coefficients)
+
+    def mean_of_middle(self, dropped: int) -> Tensor:
+        return self._by_coordinates(lambda rows: mean_of_middle(rows, dropped))
+
+    def mean_nearest_median(self, dropped: int, rows: Sequence[int] | None = None) -> Tensor:
+        return self._by_coordinates(lambda mixed: mean_nearest_median(mixed, dropped, rows))
+
+    def _by_coordinates(self, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        """D values that `reduce` makes of the mixtures, each of its own column: none of them has to be kept."""
+        if "matrix" in self._mixed.__dict__:
+            return reduce(self._mixed.matrix)
+        source: Tensor = self._mixed.source.matrix
+        out = source.new_empty(source.shape[1])
+
+        def keep(start: int, mixed: Tensor) -> None:
+            out[start : start + mixed.shape[1]] = reduce(mixed)
+
+        for_each_mixed_block(source, self._mixed.coefficients, keep)
+        return out
 
     def row(self, place: int) -> Tensor:
         if "matrix" in self._mixed.__dict__:

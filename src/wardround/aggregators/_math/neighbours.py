@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,16 +40,31 @@ def krum_order(squared_distances: Tensor, f: int) -> list[int]:
 
 
 def repeated_krum(squared_distances: Tensor, f: int, count: int) -> list[int]:
-    """The places of `count` rows, each the Krum choice among those still left, scored anew after every pick."""
-    left = list(range(len(squared_distances)))
-    chosen = []
+    """The places of `count` rows, each the Krum choice among those still left, scored anew after every pick.
+
+    Every row's distances are sorted once; what was picked is taken out of all of them.
+    """
+    n = len(squared_distances)
+    order = squared_distances.masked_fill(_itself(n), torch.inf).sort(1)
+    near, who = order.values[:, :-1].numpy(), order.indices[:, :-1].numpy()
+    left, chosen = np.arange(n), []
     for _ in range(count):
-        best = krum_order(squared_distances[left][:, left], f)[0]
-        chosen.append(left.pop(best))
+        n = len(left)
+        scores = near[:, : max(1, n - f - 2)].sum(1)
+        tied = np.flatnonzero(scores == scores.min())
+        best = int(tied[near[tied].sum(1).argmin()])
+        chosen.append(int(left[best]))
+        others = np.arange(n) != best
+        left, near, who = left[others], near[others], who[others]
+        kept = who != chosen[-1]
+        near, who = (values[kept].reshape(n - 1, max(n - 2, 0)) for values in (near, who))
     return chosen
+
+
+def _itself(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.bool)
 
 
 def _sorted_to_others(squared_distances: Tensor) -> Tensor:
     """Row i: the distances of i to all others, ascending."""
-    itself = torch.eye(len(squared_distances), dtype=torch.bool)
-    return squared_distances.masked_fill(itself, torch.inf).sort(1).values[:, :-1]
+    return squared_distances.masked_fill(_itself(len(squared_distances)), torch.inf).sort(1).values[:, :-1]

@@ -1,196 +1,166 @@
-"""What `caac-guard` remembers of each client: only what it accepted, and nothing of full length.
-
-A profile learns from rows that were not flagged, with innovations cut off at what is usual, so that no attack
-becomes "normal for this client". Directions are kept as short random projections.
-"""
+"""What CAAC-Guard remembers of every client from round to round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Past", "Profiles"]
+from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 
-SEEN, LEVEL, LEVEL_SPREAD, HEADING, HEADING_SPREAD, OFFENCES, COMPARED, CONTRADICTION = range(8)
-"""Columns of the table of numbers. Level: mean log-norm; heading: mean cosine to the own past direction."""
-COLUMNS = (
-    "accepted rounds",
-    "usual norm",
-    "log-norm spread",
-    "cosine to own past",
-    "cosine spread",
-    "recent flags",
-    "contradiction rounds",
-    "contradicting share",
-)
-"""The same columns in words, as `Profiles.table` shows them."""
-FIRST_SPREAD = 0.15
-"""Spread of log-norm and heading that a client starts with."""
-KNOWN_AFTER = 3
-"""Accepted rounds after which a client is judged by its own past."""
-WINDOWS = {"turned": 5, "fallen": 3}
-"""Rounds that are remembered of a client's loss of heading, and of the fall of its log-norm."""
-MOST_OFFENCES, PROBATION = 6, 3
-"""Flagged rounds that are remembered; from how many on a client stays flagged although a round looks honest."""
-HEADING_RATE, SPREAD_RATE = 0.3, 0.2
-"""Rates at which the mean heading, and both spreads, follow new rounds."""
-LEVEL_RATE = 0.05
-"""Least weight of a round in the averages of log-norm and past direction, else 1/(accepted rounds)."""
-CONTRADICTION_RATE = 0.2
-"""Least weight of a round in the share of rounds in which a client contradicts the others."""
+__all__ = ["Profiles", "direction_limits", "weigh_evidence", "weighted_median"]
+
+AGREEMENT = 0.5
+"""The median cosine from which on clients agree on what distinguishes outcomes. Chosen on `icu`: with SGD it is 0.7 to
+0.9 while the model learns, with Adam, whose scaling of coordinates hides it, 0.05 to 0.4."""
 
 
-@dataclass(frozen=True)
-class Past:
-    """The profiles of a round's N clients, in the order of the round, as they were before it."""
+def weighted_median(values: Tensor, weights: Tensor) -> float:
+    """The least value with at least half of the weight at or below it.
 
-    rows: Tensor
-    """N places of the clients in the tables of `Profiles`."""
-    scalars: Tensor
-    """N × 8 numbers, in the columns named above."""
-    direction: Tensor
-    """N × width: mean accepted row, projected."""
+    >>> weighted_median(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 1.0]))
+    3.0
+    """
+    order = values.argsort()
+    reached = weights[order].cumsum(0)
+    return float(values[order][int((reached >= reached[-1] / 2).nonzero()[0])])
 
-    @property
-    def known(self) -> Tensor:
-        """N booleans: accepted often enough to be judged by its own past."""
-        return self.scalars[:, SEEN] >= KNOWN_AFTER
 
-    def headings(self, projected: Tensor) -> Tensor:
-        """Compare this round's rows with the clients' own past.
+def direction_limits(directions: Tensor, counts: Tensor) -> Tensor:
+    """How low the mean cosine of an honest part may be, by how many patients it is of (N × C).
 
-        Args:
-            projected: N × width, the projected rows of the round.
+    At most 0. Few patients make a noisy part: below 0 only counts what lies three standard deviations below the parts
+    that agree. Their spread (by the median absolute deviation of those with a positive cosine, so that no number of
+    liars widens it) grows with the root of how many fewer patients a part has than the median one.
 
-        Returns:
-            N cosines; 1 where a client has no past, or sent nothing.
-        """
-        lengths = (self.direction.square().sum(1) * projected.square().sum(1)).sqrt()
-        dots = (self.direction * projected).sum(1)
-        return torch.where(lengths > 0, dots / lengths.clamp(min=1e-300), 1.0)
+    Args:
+        directions: N × C mean cosines; NaN where there is none.
+        counts: N × C patients.
+
+    >>> cosines = torch.tensor([[0.8], [0.9], [0.6], [0.7], [-0.1]])
+    >>> direction_limits(cosines, torch.tensor([[100.0], [100.0], [100.0], [100.0], [4.0]])).flatten()
+    tensor([ 0.0000,  0.0000,  0.0000,  0.0000, -0.3620])
+    """
+    limits = torch.zeros_like(directions)
+    for outcome in range(directions.shape[1]):
+        agrees = directions[:, outcome] > 0
+        if bool(agrees.any()):
+            values, patients = directions[agrees, outcome], counts[agrees, outcome]
+            centre, even = values.quantile(0.5), torch.ones_like(values)
+            spread = weighted_median((values - centre).abs(), even) / GAUSSIAN_MAD
+            fewer = (patients.quantile(0.5) / counts[:, outcome].clamp_min(1)).clamp_min(1).sqrt()
+            limits[:, outcome] = (centre - 3 * spread * fewer).clamp(max=0)
+    return limits
+
+
+def weigh_evidence(seen: Tensor, patients: Tensor) -> Tensor:
+    """How much what is seen in a round says about each client.
+
+    It says as much as clients agree on what distinguishes outcomes, whichever way round they have it: the median of the
+    absolute values is its weight, and below `AGREEMENT` nothing counts. A negative value counts only if it is no noise,
+    that is three standard deviations (by the median absolute deviation) below that median.
+
+    Args:
+        seen: N values from −1 to 1; NaN where a client shows nothing.
+        patients: N weights of the medians.
+
+    Returns:
+        N values; NaN where a client shows nothing.
+
+    >>> ones = torch.ones(5)
+    >>> weigh_evidence(torch.tensor([0.8, 0.8, 0.9, 0.7, -0.5]), ones)  # four agree, and one is against them
+    tensor([ 0.6400,  0.6400,  0.7200,  0.5600, -0.4000])
+    >>> weigh_evidence(torch.tensor([0.8, 0.7, 0.8, -0.8, -0.7]), ones)  # all agree but for the sign
+    tensor([ 0.6400,  0.5600,  0.6400, -0.6400, -0.5600])
+    >>> weigh_evidence(torch.tensor([0.3, 0.1, -0.2, 0.2, -0.5]), ones)  # nobody agrees with anybody
+    tensor([0., 0., 0., 0., 0.])
+    """
+    shown = ~seen.isnan()
+    if not bool(shown.any()):
+        return seen
+    values, weights = seen[shown].abs(), patients[shown]
+    agreement = weighted_median(values, weights)
+    if agreement < AGREEMENT:
+        return torch.where(shown, 0.0, seen)
+    spread = weighted_median((values - agreement).abs(), weights) / GAUSSIAN_MAD
+    noise = (seen < 0) & (seen > agreement - 3 * spread)
+    return torch.where(noise, 0.0, seen) * agreement
 
 
 class Profiles:
-    """Tables with one line per client."""
+    """A profile per client: how well its parts agree with its peers', and whether its outcomes are the right way round.
+
+    Profiles learn from everybody in every round, flagged or not.
+    """
 
     def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-        self.scalars = torch.empty(0, 8, dtype=torch.float64)
-        self.windows = {name: torch.empty(0, rounds, dtype=torch.float64) for name, rounds in WINDOWS.items()}
-        self.direction = torch.empty(0, 0, dtype=torch.float64)
+        self.clients: dict[str, int] = {}
+        """Client → its place."""
+        self.directions = torch.empty(0, 0, dtype=torch.float64)
+        """K × C mean cosines; NaN for an outcome that was never compared."""
+        self.evidence = torch.empty(0, dtype=torch.float64)
+        """K fading sums."""
+        self.flagged = torch.empty(0, dtype=torch.bool)
+        """K: was the client flagged in its last round?"""
 
-    def of(self, clients: Sequence[str], width: int) -> Past:
-        """Look up the clients' profiles; a newcomer gets an empty one.
+    def places(self, clients: Sequence[str], outcomes: int) -> Tensor:
+        """Where the profiles of some clients lie; new ones are added."""
+        new = [client for client in clients if client not in self.clients]
+        if new or self.directions.shape[1] != outcomes:
+            if self.directions.shape[1] != outcomes:
+                self.directions = torch.full((len(self.clients), outcomes), torch.nan, dtype=torch.float64)
+            empty = torch.full((len(new), outcomes), torch.nan, dtype=torch.float64)
+            self.directions = torch.cat([self.directions, empty])
+            self.evidence = torch.cat([self.evidence, torch.zeros(len(new), dtype=torch.float64)])
+            self.flagged = torch.cat([self.flagged, torch.zeros(len(new), dtype=torch.bool)])
+            self.clients |= {client: len(self.clients) + i for i, client in enumerate(new)}
+        return torch.tensor([self.clients[client] for client in clients], dtype=torch.long)
 
-        `width` is the length of a projected row; where it has changed, all past directions are forgotten.
-        """
-        if self.direction.shape[1] != width:
-            self.direction = self.direction.new_zeros(len(self.direction), width)
-        newcomers = [client for client in clients if client not in self.index]
-        for client in newcomers:
-            self.index[client] = len(self.index)
-        blank = torch.zeros(len(newcomers), 8, dtype=torch.float64)
-        blank[:, [LEVEL_SPREAD, HEADING_SPREAD]] = FIRST_SPREAD
-        blank[:, HEADING] = 1.0
-        self.scalars = torch.cat([self.scalars, blank])
-        for name, window in self.windows.items():
-            self.windows[name] = torch.cat([window, window.new_zeros(len(newcomers), window.shape[1])])
-        self.direction = torch.cat([self.direction, self.direction.new_zeros(len(newcomers), width)])
-        rows = torch.tensor([self.index[client] for client in clients])
-        return Past(rows, self.scalars[rows], self.direction[rows])
-
-    def extend_window(self, past: Past, name: str, values: Tensor) -> Tensor:
-        """Add a round's N values to one of the windows, and drop its oldest; returns N × rounds."""
-        window = torch.cat([self.windows[name][past.rows, 1:], values[:, None]], 1)
-        self.windows[name][past.rows] = window
-        return window
-
-    def count_offences(self, past: Past, suspicious: Tensor) -> Tensor:
-        """Count a round's suspicious clients (N booleans); returns who is on probation (N booleans)."""
-        before = past.scalars[:, OFFENCES]
-        offences = torch.where(suspicious, before + 1, before - 1).clamp(0, MOST_OFFENCES)
-        self.scalars[past.rows, OFFENCES] = offences
-        return offences >= PROBATION
-
-    def count_contradictions(self, past: Past, compared: Tensor, contradicts: Tensor) -> Tensor:
-        """Take in who contradicted the others in a round.
-
-        Args:
-            past: The clients of the round.
-            compared: N booleans, who took part in the comparison.
-            contradicts: N values, 1 for a client that contradicted the others and 0 else.
+    def remember_directions(self, places: Tensor, cosines: Tensor, memory: float) -> Tensor:
+        """Let mean cosines follow those of the round (N × C; NaN: not compared).
 
         Returns:
-            N values: each client's share of such rounds, the recent ones counting more.
+            N × C mean cosines; NaN for an outcome in which the client was never compared.
         """
-        rows = past.rows[compared]
-        count = self.scalars[rows, COMPARED] + 1
-        share = self.scalars[rows, CONTRADICTION]
-        self.scalars[rows, COMPARED] = count
-        self.scalars[rows, CONTRADICTION] = share + (1 / count).clamp(min=CONTRADICTION_RATE) * (
-            contradicts[compared] - share
-        )
-        return self.scalars[past.rows, CONTRADICTION]
+        past = self.directions[places]
+        mixed = torch.where(past.isnan(), cosines, memory * past + (1 - memory) * cosines)
+        mixed = torch.where(cosines.isnan(), past, mixed)
+        self.directions[places] = mixed
+        return mixed
 
-    def add_offence(self, clients: Sequence[str]) -> None:
-        """Count an offence that is not in the rows."""
-        rows = [self.index[client] for client in clients]
-        self.scalars[rows, OFFENCES] = (self.scalars[rows, OFFENCES] + 1).clamp(max=MOST_OFFENCES)
+    def remember_evidence(self, places: Tensor, counted: Tensor, memory: float) -> Tensor:
+        """Add the evidence of a round (N values; NaN for a client that shows nothing) to what is left of the past.
 
-    def learn(
-        self, past: Past, accepted: Tensor, log_norms: Tensor, headings: Tensor, projected: Tensor
-    ) -> None:
-        """Take in the accepted clients' round: levels by winsorised innovations, the direction by its mean.
-
-        Args:
-            past: The clients of the round.
-            accepted: N booleans.
-            log_norms: N values.
-            headings: N cosines of the rows to the clients' own past.
-            projected: N × width, the projected rows.
+        Returns:
+            N fading sums; negative where a client's updates are the wrong way round.
         """
-        rows, old = past.rows[accepted], past.scalars[accepted]
-        log_norms, headings, projected = log_norms[accepted], headings[accepted], projected[accepted]
-        seen = old[:, SEEN]
-        first = seen == 0
-        rate = torch.where(first, 1.0, (1 / (seen + 1)).clamp(min=LEVEL_RATE))
-        level, spread = _moved(log_norms, old[:, LEVEL], old[:, LEVEL_SPREAD], rate)
-        self.scalars[rows, LEVEL] = torch.where(first, log_norms, level)
-        self.scalars[rows, LEVEL_SPREAD] = torch.where(first, old[:, LEVEL_SPREAD], spread)
-        heading, spread = _moved(headings, old[:, HEADING], old[:, HEADING_SPREAD], HEADING_RATE)
-        self.scalars[rows, HEADING] = torch.where(first, old[:, HEADING], heading)
-        self.scalars[rows, HEADING_SPREAD] = torch.where(first, old[:, HEADING_SPREAD], spread)
-        direction = past.direction[accepted]
-        self.direction[rows] = direction + rate[:, None] * (projected - direction)
-        self.scalars[rows, SEEN] = seen + 1
+        shown = ~counted.isnan()
+        self.evidence[places[shown]] = memory * self.evidence[places[shown]] + counted[shown]
+        return self.evidence[places]
 
     def table(self) -> dict[str, dict[str, float]]:
-        """Client → column → value, in words of `COLUMNS`; the usual norm is 0 until a round was accepted."""
-        values = self.scalars.clone()
-        values[:, LEVEL] = torch.where(values[:, SEEN] > 0, values[:, LEVEL].exp(), 0.0)
+        """Client → column → value."""
         return {
-            client: dict(zip(COLUMNS, values[row].tolist(), strict=True))
-            for client, row in self.index.items()
+            client: {
+                "direction": float(self.directions[place].nan_to_num(nan=1.0).min()),
+                "discrimination": float(self.evidence[place]),
+                "flagged": float(self.flagged[place]),
+            }
+            for client, place in self.clients.items()
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and strings."""
-        windows = {name: window.clone() for name, window in self.windows.items()}
-        tables = {"scalars": self.scalars.clone(), "direction": self.direction.clone()}
-        return {"clients": list(self.index), **windows, **tables}
+        """All there is."""
+        return {
+            "clients": dict(self.clients),
+            "directions": self.directions.clone(),
+            "evidence": self.evidence.clone(),
+            "flagged": self.flagged.clone(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.index = {client: row for row, client in enumerate(state["clients"])}
-        self.scalars, self.direction = state["scalars"].clone(), state["direction"].clone()
-        self.windows = {name: state[name].clone() for name in WINDOWS}
-
-
-def _moved(values: Tensor, mean: Tensor, spread: Tensor, rate: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Mean and spread after an innovation that counts for three spreads at most."""
-    innovation = (values - mean).clamp(-3 * spread, 3 * spread)
-    return mean + rate * innovation, torch.sqrt((1 - SPREAD_RATE) * spread**2 + SPREAD_RATE * innovation**2)
+        self.clients = dict(state["clients"])
+        self.directions, self.evidence = state["directions"].clone(), state["evidence"].clone()
+        self.flagged = state["flagged"].clone()

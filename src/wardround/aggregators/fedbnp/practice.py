@@ -20,9 +20,10 @@ from wardround.aggregators.fedbnp.attention import LabelledRounds
 from wardround.aggregators.fedbnp.features import Geometry, measure, measure_changed, standardised
 from wardround.aggregators.fedbnp.fingerprints import CANDIDATES, Fingerprints, take_fingerprints
 from wardround.aggregators.fedbnp.memory import Memory
-from wardround.aggregators.fedbnp.shapley import return_free_memory, temporary_matrix
+from wardround.aggregators.fedbnp.shapley import temporary_matrix
 from wardround.aggregators.fedbnp.trust import shares
 from wardround.aggregators.fedbnp.vae import Vae, comparable
+from wardround.memory import return_free_memory
 from wardround.randomness import numpy_generator, torch_generator
 
 __all__ = ["PRACTICE_ATTACKS", "Practice", "PracticeRound", "labelled_rounds", "transitions"]

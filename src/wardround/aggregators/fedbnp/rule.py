@@ -117,7 +117,7 @@ class FedBnp(TrustWeighted):
     >>> from wardround import Updates, aggregators
     >>> rule = aggregators.create("fedbnp", mu=0.1)
     >>> rule.client_policy
-    ClientPolicy(prox_mu=0.1, local_batch_norm=True)
+    ClientPolicy(prox_mu=0.1, local_batch_norm=True, by_outcome=False)
     >>> rule.aggregate(Updates(torch.eye(3)), global_weights=torch.zeros(3), root_update=torch.ones(3))
     Traceback (most recent call last):
     wardround.errors.ParameterError: fedbnp needs practice_ground: pass aggregate(updates, practice_ground=…)

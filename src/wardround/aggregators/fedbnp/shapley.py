@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
-import os
 from collections.abc import Callable, Sequence
 
 import torch
@@ -186,16 +184,6 @@ def temporary_matrix(rows: int, like: Tensor) -> Tensor:
         return like.new_empty(rows, columns)
     pages = mmap.mmap(-1, rows * columns * like.element_size())
     return torch.frombuffer(pages, dtype=like.dtype).view(rows, columns)
-
-
-def return_free_memory() -> None:
-    """Have the allocator return what is free to the system, where it can (glibc).
-
-    Whole rounds are made and dropped in practice; what the allocator keeps of them would add up to another matrix.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
 
 
 def _key(coalition: Tensor) -> bytes:

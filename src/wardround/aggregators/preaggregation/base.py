@@ -64,6 +64,8 @@ class PreAggregator(Configurable, ABC):
     """Is new row i still the row of client i? Otherwise scores and flags of rows are not those of clients."""
     remembers_clients: ClassVar[bool] = False
     """Does it keep something of each client from round to round? Then rows have to belong to clients."""
+    rows_per_client: ClassVar[int] = 0
+    """Rows of D values that it keeps of each client."""
 
     def rows(self, rows: int) -> int:
         """How many rows it makes of so many."""
@@ -89,6 +91,9 @@ class PreAggregator(Configurable, ABC):
 
 class Mixer(PreAggregator):
     """A pre-aggregation that makes linear combinations of the rows."""
+
+    averages: ClassVar[bool] = False
+    """Are all combinations averages, with coefficients that sum to 1?"""
 
     @abstractmethod
     def mix(self, updates: Updates, measurements: Measurements, context: PreContext) -> Mixture:

@@ -35,6 +35,7 @@ class Bucketing(Mixer):
     """
 
     keeps_clients = False
+    averages = True
 
     class Params(Parameters):
         s: int = Field(2, ge=1)

@@ -33,6 +33,7 @@ class Momentum(RowStep):
     """
 
     remembers_clients = True
+    rows_per_client = 1
 
     class Params(Parameters):
         beta: float = Field(0.9, ge=0, lt=1)

@@ -36,6 +36,7 @@ class NearestNeighbourMixing(ByzantineMixer):
     """
 
     needs_distances = True
+    averages = True
 
     class Params(ByzantineMixer.Params):
         f: int | None = Field(None, ge=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor
 
 from wardround.aggregators._math.mixing import MixedMeasurements, MixedUpdates
-from wardround.aggregators.base import Aggregator, ClientPolicy, Context, MeasurementPlan, Measurements
+from wardround.aggregators.base import (
+    Aggregator,
+    ByzantineBound,
+    ClientPolicy,
+    Context,
+    MeasurementPlan,
+    Measurements,
+)
 from wardround.aggregators.preaggregation.base import Mixer, PreAggregator, PreContext, RowStep
 from wardround.errors import ParameterError
 from wardround.registry import Parameters
@@ -24,6 +32,7 @@ DECLARED = (
     "needs_global_weights",
     "needs_root_update",
     "needs_practice_ground",
+    "needs_attackers",
     "uses_predictions",
     "is_robust",
     "remembers_clients",
@@ -51,6 +60,7 @@ class Pipeline(Aggregator):
         super().__init__(params)
         self.rule, self.steps = rule, tuple(steps)
         self.keeps_clients = all(step.keeps_clients for step in steps)
+        self.rows_per_client = rule.rows_per_client + sum(step.rows_per_client for step in steps)
         for place, step in enumerate(steps):
             behind = [later.name for later in steps[place + 1 :] if later.remembers_clients]
             behind += [f"aggregator '{rule.name}'"] if rule.remembers_clients else []
@@ -72,6 +82,25 @@ class Pipeline(Aggregator):
 
     def assumed_byzantine(self, clients: int) -> int:
         return self.rule.assumed_byzantine(clients)
+
+    @property
+    def estimates_byzantine(self) -> bool:
+        return self.rule.estimates_byzantine
+
+    def for_round(self, context: Context) -> Pipeline:
+        """The same steps, with their state, before the rule as it is settled by the rows that clients sent.
+
+        Where steps leave fewer rows, the rule is settled for no more Byzantine clients than it withstands among these.
+        """
+        if not self.estimates_byzantine:
+            return self
+        rows, settled = len(context.measurements.updates), copy.copy(self)
+        rule = self.rule.for_round(context)
+        assert isinstance(rule, ByzantineBound)
+        settled.rule = rule
+        while settled.minimum_clients(rows) > rows and (f := rule.byzantine(rows)):
+            settled.rule = rule = rule.with_byzantine(f - 1)
+        return settled
 
     def _pre_context(self, round: int, clients: int) -> PreContext:
         return PreContext(round, clients, self.assumed_byzantine(clients))
@@ -105,7 +134,10 @@ class Pipeline(Aggregator):
             planned = MeasurementPlan()
         if not planned.gram and not any(step.needs_distances for step in before_rows):
             return planned
-        return replace(planned, gram=True, on_centre=planned.anchor is None, trim=None)
+        # Of averages, a rule that looks at coordinates needs no norms, which projections on the centre would give.
+        averages = all(isinstance(step, Mixer) and step.averages for step in before_rows)
+        on_centre = planned.anchor is None and not (averages and planned.trim is not None)
+        return replace(planned, gram=True, on_centre=on_centre, trim=None)
 
     @property
     def _first_row_step(self) -> int:

@@ -1,4 +1,4 @@
-"""The registry of rules: every one of them takes `pre`, the pre-aggregations before it."""
+"""The registry of rules: every one takes `pre`, the pre-aggregations before it, and `strata`, to work by outcome."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from wardround.registry import Parameters, Registry
 if TYPE_CHECKING:
     from wardround.aggregators.base import Aggregator
 
-__all__ = ["PRE", "RuleRegistry"]
+__all__ = ["PRE", "STRATA", "RuleRegistry"]
 
-PRE = "pre"
-"""The parameter that every rule has beside its own."""
+PRE, STRATA = "pre", "strata"
+"""The parameters that every rule has beside its own."""
 
 
 def _steps(value: Any) -> tuple[Parameters, ...]:
@@ -60,14 +60,24 @@ def _with_pre(params: type[Parameters]) -> type[Parameters]:
     return create_model(params.__name__, __base__=params, pre=(entries, Field(())))
 
 
+@cache
+def _with_strata(params: type[Parameters]) -> type[Parameters]:
+    """The parameters of a rule that works within each outcome."""
+    return create_model(params.__name__, __base__=params, strata=(bool, Field(False)))
+
+
 class RuleRegistry(Registry["Aggregator"]):
-    """Rules by name; with `pre`, a rule behind pre-aggregations."""
+    """Rules by name; with `pre`, a rule behind pre-aggregations; with `strata`, a rule within each outcome."""
 
     def keys(self, name: str) -> list[str]:
-        return [*super().keys(name), PRE]
+        return [*super().keys(name), PRE, STRATA]
 
     def create(self, name: str, /, **params: Any) -> Aggregator:
         checked = self.validate(name, params)
+        if getattr(checked, STRATA, False):
+            within = self.create(name, **{key: value for key, value in params.items() if key != STRATA})
+            by_outcome: Aggregator = _within_outcomes().within_outcomes_class(type(within))(checked, within)
+            return by_outcome
         entries: tuple[Parameters, ...] = getattr(checked, PRE, ())
         if not entries:
             return self.get(name)(checked)
@@ -84,16 +94,24 @@ class RuleRegistry(Registry["Aggregator"]):
     def class_of(self, name: str, params: Mapping[str, Any]) -> type[Aggregator]:
         """The class that `create` would build: what a rule with these parameters declares of itself."""
         rule = self.get(name)
-        if not params.get(PRE):
-            return rule
-        pipeline: type[Aggregator] = _pipelines().pipeline_class(rule)
-        return pipeline
+        if params.get(PRE):
+            rule = _pipelines().pipeline_class(rule)
+        if params.get(STRATA):
+            rule = _within_outcomes().within_outcomes_class(rule)
+        return rule
 
     def validate(self, name: str, params: Mapping[str, Any]) -> Parameters:
-        """The rule's parameters with defaults filled in; `pre` is among them only where there is something in it."""
-        if not params.get(PRE):
-            return super().validate(name, {key: value for key, value in params.items() if key != PRE})
-        return self._build(name, _with_pre(self.get(name).Params), params)
+        """The rule's parameters with defaults filled in; `pre` and `strata` are among them only where they are used."""
+        used = {key: value for key, value in params.items() if key not in (PRE, STRATA) or value}
+        if PRE not in used and STRATA not in used:
+            return super().validate(name, used)
+        model: type[Parameters] = self.get(name).Params
+        model = _with_pre(model) if PRE in used else model
+        return self._build(name, _with_strata(model) if STRATA in used else model, used)
+
+
+def _within_outcomes() -> ModuleType:
+    return importlib.import_module("wardround.aggregators.preaggregation.within_outcomes")
 
 
 def _pipelines() -> ModuleType:

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
+import warnings
 from types import ModuleType
 
 from torch import Tensor
 
+from wardround.compilation import can_compile
+
 __all__ = ["TILE", "loops_for", "sparse_loops_for"]
 
-MOST_CLIENTS = 128
-"""The largest sorting network that is generated: compiling one takes time that grows faster than N."""
+MOST_WIRES = 128
+"""The largest sorting network that becomes straight-line code: compiling one takes time that grows faster than N."""
 TILE = 4
 """A Gram tile is TILE×TILE pairs of rows: its accumulators and operands fit the vector registers."""
+MIXED_COLUMNS = 128
+"""Columns of all rows that are mixed at a time: those of some dozen rows stay in the first-level cache."""
+LARGE = 2**22
+"""From so many values on it is worth telling that numba is not installed."""
 LEAST_COLUMNS = 16
 """Below one vector register of columns there is nothing to gain."""
 
 
 @functools.cache
 def _loops() -> ModuleType | None:
-    if importlib.util.find_spec("numba") is None:
+    if not can_compile():
         return None
     return importlib.import_module("wardround.aggregators._math.compiled.loops")
 
@@ -42,7 +48,19 @@ def loops_for(matrix: Tensor) -> ModuleType | None:
     fits = (
         matrix.device.type == "cpu"
         and matrix.is_contiguous()
-        and 1 <= matrix.shape[0] <= MOST_CLIENTS
+        and matrix.shape[0] >= 1
         and matrix.shape[1] >= LEAST_COLUMNS
     )
-    return _loops() if fits else None
+    loops = _loops() if fits else None
+    if fits and loops is None and matrix.numel() >= LARGE:
+        _say_what_is_missing()
+    return loops
+
+
+@functools.cache
+def _say_what_is_missing() -> None:
+    """Once per process."""
+    warnings.warn(
+        "aggregation rules run several times faster with compiled code: pip install 'wardround[fast]'",
+        stacklevel=2,
+    )

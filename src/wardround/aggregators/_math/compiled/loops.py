@@ -2,25 +2,25 @@
 
 `matrix` is always N × D, C-contiguous, float32 or float64; a loop reads its columns start ≤ c < stop and adds to, or
 writes into, the arrays that are named last. Whatever `norms`, `dots` and `totals` hold is float64.
-
-Compilation is cached on disk beside this file or, where that folder is read-only, in the user's cache;
-where neither can be written, for the life of the process.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-from wardround.aggregators._math.compiled import TILE, vector_code
+from wardround.aggregators._math.compiled import MIXED_COLUMNS, MOST_WIRES, TILE, vector_code
+from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+from wardround.compilation import compiled_loop
 
 __all__ = [
     "RUN",
     "SCRATCH_COLUMNS",
+    "add_distances_and_replace",
+    "add_dots_with_two",
     "add_norms_and_dots",
     "add_pair_distances",
     "add_signed",
@@ -28,6 +28,7 @@ __all__ = [
     "compiled_loop",
     "gram_kernel",
     "middle_kernel",
+    "mix_rows",
     "nearest_kernel",
     "sum_rows",
 ]
@@ -38,27 +39,15 @@ RUN = 8 * BLOCK
 """Columns of a row that are read in one go where the rows need not meet in the cache: memory likes long runs."""
 SCRATCH_COLUMNS = BLOCK + 16
 """A block's columns and a register of zeros, so that equal columns of the rows fall into different cache sets."""
+SORTED_COLUMNS = 64
+"""Columns of many rows that are sorted at a time: those of a thousand rows stay in the second-level cache."""
 
 # Inside compiled code an intrinsic takes one argument less than its definition, the typing context.
+exchange_rows: Any = vector_code.exchange_rows
 mean_of_middle: Any = vector_code.mean_of_middle
 mean_of_nearest: Any = vector_code.mean_of_nearest
 add_tile_products: Any = vector_code.add_tile_products
-
-Loop = TypeVar("Loop", bound=Callable[..., Any])
-
-
-def compiled_loop(function: Loop, reorder: bool = False) -> Loop:
-    """The function compiled as all loops are; `reorder` where its sums may run in several lanes."""
-    # `reassoc` lets a sum run in several lanes; the order is fixed at compile time, so results repeat.
-    fast = {"contract", "reassoc"} if reorder else False
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fast}
-    compiler: Any = njit
-    loop: Loop
-    try:
-        loop = compiler(cache=True, **options)(function)
-    except RuntimeError:  # numba finds no folder it may write its cache to
-        loop = compiler(**options)(function)
-    return loop
+mix_tile: Any = vector_code.mix_tile
 
 
 @functools.cache
@@ -69,6 +58,11 @@ def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
     norms[i] += ‖matrix[i]‖². The norms come first, run by run: one row after the other is the way the memory is read
     fastest, and the columns are then in the cache.
     """
+    if n > MOST_WIRES:
+        network = _network(n, first, last)
+        return lambda matrix, rows, out, norms, start, stop: middle_of_many(
+            matrix, rows, network, first, last, out, norms, start, stop
+        )
 
     def middle(matrix: Any, rows: Any, out: Any, norms: Any, start: int, stop: int) -> None:
         for a in range(start, stop, RUN):
@@ -86,6 +80,11 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     It writes out[c] = mean of the n − dropped values of column c, over the rows at the n places `rows`, that are
     nearest to their median.
     """
+    if n > MOST_WIRES:
+        network = _network(n, 0, n - 1)
+        return lambda matrix, rows, out, start, stop: nearest_of_many(
+            matrix, rows, network, dropped, out, start, stop
+        )
 
     def nearest(matrix: Any, rows: Any, out: Any, start: int, stop: int) -> None:
         mean_of_nearest(matrix, rows, out, start, stop, n, dropped)
@@ -93,33 +92,111 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     return compiled_loop(nearest)
 
 
-def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
-    """out[c] = Σ_i weights[i] · matrix[i, c] (N weights, D outputs).
+def _network(n: int, first: int, last: int) -> Any:
+    """The comparators that put the values first…last of n in place: K × 2 wires."""
+    return np.array(pruned(sorting_network(n), range(first, last + 1)), dtype=np.int64).reshape(-1, 2)
 
-    Four rows per pass over a run, whose sums stay in the cache.
+
+def _sort_block(matrix: Any, rows: Any, network: Any, wires: Any, start: int, stop: int) -> int:
+    """Sort SORTED_COLUMNS columns from `start` on along the network; `wires` is len(rows) × SORTED_COLUMNS.
+
+    A block that would go beyond `stop` is moved back to end there, as far as there are columns. Returns its first.
     """
-    n = matrix.shape[0]
+    a = max(min(start, stop - SORTED_COLUMNS), 0)
+    width = min(SORTED_COLUMNS, stop - a)
+    for i in range(len(rows)):
+        wires[i, :width] = matrix[rows[i], a : a + width]
+    for k in range(len(network)):
+        exchange_rows(wires, network[k, 0], network[k, 1], SORTED_COLUMNS)
+    return a
+
+
+def _middle_of_many(
+    matrix: Any, rows: Any, network: Any, first: int, last: int, out: Any, norms: Any, start: int, stop: int
+) -> None:
+    """As the kernel of `middle_kernel`, for any number of rows: the network is data, not code."""
+    wires = np.zeros((len(rows), SORTED_COLUMNS), dtype=matrix.dtype)
+    total = np.empty(SORTED_COLUMNS, dtype=np.float64)
+    for block in range(start, stop, SORTED_COLUMNS):
+        add_squared_norms(matrix, norms, block, min(block + SORTED_COLUMNS, stop))
+        a = sort_block(matrix, rows, network, wires, block, stop)
+        total[:] = 0
+        for k in range(first, last + 1):
+            for c in range(SORTED_COLUMNS):
+                total[c] += wires[k, c]
+        for c in range(min(SORTED_COLUMNS, stop - a)):
+            out[a + c] = total[c] / (last + 1 - first)
+
+
+def _nearest_of_many(
+    matrix: Any, rows: Any, network: Any, dropped: int, out: Any, start: int, stop: int
+) -> None:
+    """As the kernel of `nearest_kernel`, for any number of rows (see `vector_code.mean_of_nearest`)."""
+    n = len(rows)
+    width = n - dropped
+    wires = np.zeros((n, SORTED_COLUMNS), dtype=matrix.dtype)
+    total, twice_median = np.empty(SORTED_COLUMNS), np.empty(SORTED_COLUMNS)
+    moves = np.empty(SORTED_COLUMNS, dtype=np.int64)
+    for block in range(start, stop, SORTED_COLUMNS):
+        a = sort_block(matrix, rows, network, wires, block, stop)
+        moves[:] = 0
+        total[:] = 0
+        for c in range(SORTED_COLUMNS):
+            twice_median[c] = np.float64(wires[(n - 1) // 2, c]) + np.float64(wires[n // 2, c])
+        for s in range(dropped):
+            for c in range(SORTED_COLUMNS):
+                ends = np.float64(wires[s, c]) + np.float64(wires[s + width, c])
+                moves[c] += np.int64(ends < twice_median[c])
+        for k in range(n):
+            for c in range(SORTED_COLUMNS):
+                inside = (k >= moves[c]) & (k < moves[c] + width)
+                total[c] += np.float64(wires[k, c]) if inside else 0.0
+        for c in range(min(SORTED_COLUMNS, stop - a)):
+            out[a + c] = total[c] / width
+
+
+def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
+    """out[c] = Σ_i weights[i] · matrix[i, c] (N weights, D outputs)."""
     total = np.empty(RUN, dtype=weights.dtype)
     for a in range(start, stop, RUN):
         b = min(a + RUN, stop)
-        width = b - a
-        part = total[:width]
-        part[:] = 0
-        i = 0
-        while i + 4 <= n:
-            w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-            r0, r1, r2, r3 = matrix[i, a:b], matrix[i + 1, a:b], matrix[i + 2, a:b], matrix[i + 3, a:b]
-            for c in range(width):
-                part[c] += (w0 * r0[c] + w1 * r1[c]) + (w2 * r2[c] + w3 * r3[c])
-            i += 4
-        while i < n:
-            w0, r0 = weights[i], matrix[i, a:b]
-            for c in range(width):
-                part[c] += w0 * r0[c]
-            i += 1
-        row = out[a:b]
+        add_rows(matrix, weights, total, out[a:b], a, b)
+
+
+def _mix_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
+    """out[k, c − start] = Σ_i weights[k, i] · matrix[i, c], all in the precision of the matrix.
+
+    `weights` is K × N, `out` K × (stop − start), of MIXED_COLUMNS columns at least. A tile of outputs is summed in the
+    registers; the tiles of the same columns find the rows in the cache. The last columns are computed twice, alike.
+    """
+    for block in range(start, stop, MIXED_COLUMNS):
+        a = min(block, stop - MIXED_COLUMNS)
+        for k in range(0, out.shape[0], TILE):
+            for c in range(0, MIXED_COLUMNS, TILE * 64 // matrix.itemsize):
+                mix_tile(matrix, weights, out, k, a + c, a + c - start)
+
+
+def _add_rows(matrix: Any, weights: Any, total: Any, out: Any, start: int, stop: int) -> None:
+    """out = Σ_i weights[i] · matrix[i, start:stop], summed in `total`: four rows per pass over it."""
+    n = matrix.shape[0]
+    width = stop - start
+    part = total[:width]
+    part[:] = 0
+    i = 0
+    while i + 4 <= n:
+        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
         for c in range(width):
-            row[c] = part[c]
+            part[c] += (w0 * r0[c] + w1 * r1[c]) + (w2 * r2[c] + w3 * r3[c])
+        i += 4
+    while i < n:
+        w0, r0 = weights[i], matrix[i, start:stop]
+        for c in range(width):
+            part[c] += w0 * r0[c]
+        i += 1
+    for c in range(width):
+        out[c] = part[c]
 
 
 def _add_signed(block: Any, bucket: Any, sign: Any, into: Any) -> None:
@@ -220,6 +297,38 @@ def _add_norms_and_dots(matrix: Any, vector: Any, norms: Any, dots: Any, start: 
     norms[n] += own
 
 
+def _add_dots_with_two(matrix: Any, first: Any, second: Any, dots: Any, start: int, stop: int) -> None:
+    """dots[0, i] += ⟨matrix[i], first⟩ and dots[1, i] += ⟨matrix[i], second⟩ in float64 (vectors of D values)."""
+    v, w = first[start:stop], second[start:stop]
+    n = matrix.shape[0]
+    i = 0
+    while i + 2 <= n:
+        r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
+        v0, v1, w0, w1 = 0.0, 0.0, 0.0, 0.0
+        for c in range(stop - start):
+            y, z = np.float64(v[c]), np.float64(w[c])
+            x0, x1 = np.float64(r0[c]), np.float64(r1[c])
+            v0 += x0 * y
+            v1 += x1 * y
+            w0 += x0 * z
+            w1 += x1 * z
+        dots[0, i] += v0
+        dots[0, i + 1] += v1
+        dots[1, i] += w0
+        dots[1, i + 1] += w1
+        i += 2
+    while i < n:
+        r0 = matrix[i, start:stop]
+        v0, w0 = 0.0, 0.0
+        for c in range(stop - start):
+            x0 = np.float64(r0[c])
+            v0 += x0 * np.float64(v[c])
+            w0 += x0 * np.float64(w[c])
+        dots[0, i] += v0
+        dots[1, i] += w0
+        i += 1
+
+
 def _add_gram(
     matrix: Any,
     centre: Any,
@@ -298,12 +407,36 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
             totals[k] += total
 
 
+def _add_distances_and_replace(past: Any, matrix: Any, step: Any, totals: Any, start: int, stop: int) -> None:
+    """totals[i] += ‖matrix[i] − past[i] − step‖², wholly in float64, and then past[i] = matrix[i].
+
+    `past` and `matrix` are N × D, `step` has D values, `totals` N.
+    """
+    e = step[start:stop]
+    for i in range(matrix.shape[0]):
+        row, before = matrix[i, start:stop], past[i, start:stop]
+        total = 0.0
+        for c in range(stop - start):
+            x = row[c]
+            difference = np.float64(x) - np.float64(before[c]) - np.float64(e[c])
+            total += difference * difference
+            before[c] = x
+        totals[i] += total
+
+
+add_rows = compiled_loop(_add_rows)
+add_distances_and_replace = compiled_loop(_add_distances_and_replace, reorder=True)
 sum_rows = compiled_loop(_sum_rows)
+mix_rows = compiled_loop(_mix_rows)
 add_signed = compiled_loop(_add_signed)
 add_squared_norms = compiled_loop(_add_squared_norms, reorder=True)
 add_norms_and_dots = compiled_loop(_add_norms_and_dots, reorder=True)
+add_dots_with_two = compiled_loop(_add_dots_with_two, reorder=True)
 add_gram = compiled_loop(_add_gram, reorder=True)
 add_pair_distances = compiled_loop(_add_pair_distances, reorder=True)
+sort_block = compiled_loop(_sort_block)
+middle_of_many = compiled_loop(_middle_of_many)
+nearest_of_many = compiled_loop(_nearest_of_many)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from wardround.aggregators._math.compiled import TILE
 from wardround.aggregators._math.sorting_networks import pruned, sorting_network
 
-__all__ = ["add_tile_products", "mean_of_middle", "mean_of_nearest"]
+__all__ = ["add_tile_products", "exchange_rows", "mean_of_middle", "mean_of_nearest", "mix_tile"]
 
 REGISTER_BYTES = 64
 
@@ -52,8 +52,16 @@ class _Columns:
         value.align = self.itemsize
         return value
 
-    def store(self, value: Any, column: Any) -> None:
-        self.builder.store(value, self._at(None, column)).align = self.itemsize
+    def spread(self, row: Any, column: Any) -> Any:
+        """One value in all lanes."""
+        b = self.builder
+        value = b.load(b.gep(self.array.data, [b.add(b.mul(row, self.width), column)]))
+        lane = b.insert_element(ir.Constant(self.vector, ir.Undefined), value, ir.Constant(LANE, 0))
+        pattern = ir.Constant(ir.VectorType(LANE, self.lanes), [0] * self.lanes)
+        return b.shuffle_vector(lane, ir.Constant(self.vector, ir.Undefined), pattern)
+
+    def store(self, value: Any, row: Any, column: Any) -> None:
+        self.builder.store(value, self._at(row, column)).align = self.itemsize
 
     def prefetch(self, row: Any, column: Any) -> None:
         """Ask for the line that holds this place; a place that does not exist is ignored."""
@@ -74,10 +82,14 @@ class _Columns:
 def _sorted_wires(builder: Any, wires: list[Any], needed: range) -> list[Any]:
     """Compare-exchange whole registers along the network; only the needed wires end up right."""
     for low, high in pruned(sorting_network(len(wires)), needed):
-        a, b = wires[low], wires[high]
-        wires[low] = builder.select(builder.fcmp_ordered("<", a, b), a, b)
-        wires[high] = builder.select(builder.fcmp_ordered(">", a, b), a, b)
+        wires[low], wires[high] = _in_order(builder, wires[low], wires[high])
     return wires
+
+
+def _in_order(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """The smaller and the greater of two registers, lane by lane."""
+    smaller = builder.select(builder.fcmp_ordered("<", a, b), a, b)
+    return smaller, builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 def _column_loop(
@@ -95,7 +107,7 @@ def _column_loop(
     with cgutils.for_range_slice(builder, args[3], args[4], _index(matrix.lanes)) as (start, _):
         column = builder.select(builder.icmp_signed("<", start, last), start, last)
         wires = [matrix.load(row, column) for row in rows]
-        out.store(emit(matrix, wires), column)
+        out.store(emit(matrix, wires), None, column)
     return context.get_dummy_value()
 
 
@@ -159,6 +171,76 @@ def mean_of_nearest(
         return _column_loop(context, builder, signature, args, wires_count, emit)
 
     return types.void(matrix, rows, out, start, stop, n, dropped), codegen
+
+
+@intrinsic(prefer_literal=True)
+def exchange_rows(typing: Any, rows: Any, low: Any, high: Any, columns: Any) -> Any:
+    """Put the smaller value of every column into row `low` and the greater into row `high`.
+
+    So many `columns` (a multiple of a register, known when compiling) are gone through without a branch.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = _Columns(context, builder, signature.args[0], args[0])
+        for start in range(0, columns.literal_value, array.lanes):
+            pair = (array.load(row, _index(start)) for row in args[1:3])
+            for row, value in zip(args[1:3], _in_order(builder, *pair), strict=True):
+                array.store(value, row, _index(start))
+        return context.get_dummy_value()
+
+    return types.void(rows, low, high, columns), codegen
+
+
+@intrinsic
+def mix_tile(typing: Any, matrix: Any, weights: Any, out: Any, k: Any, column: Any, target: Any) -> Any:
+    """out[k+p, target+c] = Σ_i weights[k+p, i] · matrix[i, column+c], for p < TILE and the columns of TILE registers.
+
+    Lines of `out` beyond its last are that one again. All arrays have one precision.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows, factors, result = (
+            _Columns(context, builder, kind, value)
+            for kind, value in zip(signature.args[:3], args[:3], strict=True)
+        )
+        count = cgutils.unpack_tuple(builder, rows.array.shape)[0]
+        last = builder.sub(cgutils.unpack_tuple(builder, result.array.shape)[0], _index(1))
+        lines = [builder.add(args[3], _index(p)) for p in range(TILE)]
+        lines = [builder.select(builder.icmp_signed("<", line, last), line, last) for line in lines]
+        steps = [_index(q * rows.lanes) for q in range(TILE)]
+
+        before, body = builder.block, builder.append_basic_block("mix")
+        after = builder.append_basic_block("mix.done")
+        builder.branch(body)
+        builder.position_at_end(body)
+        row = builder.phi(INDEX)
+        row.add_incoming(_index(0), before)
+        running = [[builder.phi(rows.vector) for _ in steps] for _ in lines]
+        values = [rows.load(row, builder.add(args[4], step)) for step in steps]
+        shares = [factors.spread(line, row) for line in lines]
+        fused = ("contract",)
+        zero = ir.Constant(rows.vector, [0.0] * rows.lanes)
+        sums = [
+            [
+                builder.fadd(builder.fmul(share, value, flags=fused), total, flags=fused)
+                for value, total in zip(values, totals, strict=True)
+            ]
+            for share, totals in zip(shares, running, strict=True)
+        ]
+        for totals, following in zip(running, sums, strict=True):
+            for total, new in zip(totals, following, strict=True):
+                total.add_incoming(zero, before)
+                total.add_incoming(new, body)
+        next_row = builder.add(row, _index(1))
+        row.add_incoming(next_row, body)
+        builder.cbranch(builder.icmp_signed("<", next_row, count), body, after)
+        builder.position_at_end(after)
+        for line, totals in zip(lines, sums, strict=True):
+            for step, total in zip(steps, totals, strict=True):
+                result.store(total, line, builder.add(args[5], step))
+        return context.get_dummy_value()
+
+    return types.void(matrix, weights, out, k, column, target), codegen
 
 
 @intrinsic

@@ -1,0 +1,159 @@
+r"""Centres and angles of the parts of updates, from their inner products alone.
+
+All that the rule asks about N clients' parts of C outcomes is linear in them: directions, centres that are weighted
+sums of directions, differences of centres. So one matrix of inner products, (N·C) × (N·C), answers every question, and
+the parts themselves, of D values each, are read once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wardround.updates import Layout, Parts
+
+__all__ = ["OutputLayer", "PartAngles", "geometric_median", "output_layer_of"]
+
+CHUNK = 16_384
+"""Columns whose products are summed in float32 before they are added up in float64."""
+STEPS = 60
+"""Of Weiszfeld's iteration. It works on N numbers, so many steps cost nothing."""
+TINY = 1e-30
+
+
+class PartAngles:
+    """Inner products of everything that can be said as coefficients over the parts.
+
+    A vector is an N × C table of coefficients: it stands for the sum of coefficient times part.
+    """
+
+    def __init__(self, parts: Parts, compress: bool = False) -> None:
+        """Measure all inner products.
+
+        Args:
+            parts: Of N clients and C outcomes.
+            compress: Of the signed square roots of the parts' coordinates. What an optimiser makes of a gradient, it
+                makes by scaling coordinates (Adam by orders of magnitude, where the outcomes of a client cancel);
+                directions that are compared in this way do not depend on it much.
+        """
+        clients, outcomes, dimension = parts.rows.shape
+        rows = parts.rows.reshape(clients * outcomes, dimension)
+        gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+        memory = rows.new_empty(len(rows), min(CHUNK, dimension)) if compress else None
+        for first in range(0, dimension, CHUNK):
+            block = rows[:, first : first + CHUNK]
+            if memory is not None:
+                block = torch.abs(block, out=memory[:, : block.shape[1]]).sqrt_().copysign_(block)
+            gram += (block @ block.T).double().cpu()
+        self.shape = (clients, outcomes)
+        self.gram = gram
+        self.lengths = gram.diagonal().clamp_min(0).sqrt().view(clients, outcomes)
+        """N × C norms."""
+
+    def dots(self, first: Tensor, second: Tensor) -> Tensor:
+        """Inner products of vectors (… × N × C) with others of the same shape, or with one (N × C)."""
+        products: Tensor = (first.flatten(-2) @ self.gram * second.flatten(-2)).sum(-1)
+        return products
+
+    def norms(self, vectors: Tensor) -> Tensor:
+        """Norms of vectors (… × N × C)."""
+        return self.dots(vectors, vectors).clamp_min(0).sqrt()
+
+    def cosines(self, vectors: Tensor, other: Tensor) -> Tensor:
+        """Cosines of vectors (M × N × C) to one (N × C); 0 where either has no length."""
+        lengths = (self.norms(vectors) * self.norms(other)).clamp_min(TINY)
+        return self.dots(vectors, other.expand_as(vectors)) / lengths
+
+    def each(self, outcome: int, scale: Tensor) -> Tensor:
+        """Every client's part of an outcome times its factor in `scale` (N), as N vectors (N × N × C)."""
+        clients, outcomes = self.shape
+        vectors = torch.zeros(clients, clients, outcomes, dtype=torch.float64)
+        index = torch.arange(clients)
+        vectors[index, index, outcome] = scale
+        return vectors
+
+    def centre(self, outcome: int, scale: Tensor, weights: Tensor) -> Tensor:
+        """The geometric median of the clients' scaled parts of an outcome, as a vector (N × C).
+
+        Args:
+            outcome: Which.
+            scale: N factors of the parts.
+            weights: N weights, not all 0.
+        """
+        clients, outcomes = self.shape
+        block = self.gram.view(clients, outcomes, clients, outcomes)[:, outcome, :, outcome]
+        shares = geometric_median(scale[:, None] * block * scale[None, :], weights)
+        vector = torch.zeros(clients, outcomes, dtype=torch.float64)
+        vector[:, outcome] = shares * scale
+        return vector
+
+
+def geometric_median(gram: Tensor, weights: Tensor) -> Tensor:
+    r"""The point with the least weighted sum of distances to N points, as shares of the points (Weiszfeld, 1937).
+
+    Args:
+        gram: N × N inner products of the points.
+        weights: N weights, not all 0.
+
+    Returns:
+        N shares that sum to 1.
+
+    >>> points = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
+    >>> shares = geometric_median(points @ points.T, torch.ones(3, dtype=torch.float64))
+    >>> round(float(shares @ points), 3)
+    1.0
+    """
+    shares = weights / weights.sum()
+    squares = gram.diagonal()
+    nearest = 1e-6 * squares[weights > 0].max().clamp_min(
+        TINY
+    )  # a point on the median would weigh infinitely
+    for _ in range(STEPS):
+        along = gram @ shares
+        distances = (squares - 2 * along + shares @ along).clamp_min(nearest).sqrt()
+        shares = weights / distances
+        shares = shares / shares.sum()
+    return shares
+
+
+class OutputLayer:
+    """The last linear layer of a network, whose bias shows which way an outcome pushes its own logit."""
+
+    def __init__(self, weight: slice, bias: slice, outputs: int) -> None:
+        self.weight, self.bias, self.outputs = weight, bias, outputs
+
+    def own_logit(self, parts: Tensor) -> tuple[Tensor, Tensor]:
+        """What every part does to the logit of its own outcome.
+
+        Args:
+            parts: N × C × D.
+
+        Returns:
+            N × C × inputs steps of the weights and N × C steps of the bias, in the sense in which patients of the
+            outcome push: the one logit of a binary task is raised by outcome 1 and lowered by outcome 0.
+        """
+        outcomes = parts.shape[1]
+        index = torch.arange(outcomes)
+        logit = torch.zeros(outcomes, dtype=torch.long) if self.outputs == 1 else index
+        sign = torch.ones(outcomes, dtype=torch.float64)
+        if self.outputs == 1:
+            sign[0] = -1.0
+        weights = parts[:, :, self.weight].double().cpu().unflatten(2, (self.outputs, -1))
+        bias = parts[:, :, self.bias].double().cpu()
+        return sign[:, None] * weights[:, index, logit], sign * bias[:, index, logit]
+
+
+def output_layer_of(layout: Layout | None, outcomes: int) -> OutputLayer | None:
+    """The output layer of a model for so many outcomes; None where the model does not end in a layer with a bias.
+
+    >>> layout = Layout(("0.weight", "0.bias", "2.weight", "2.bias"), ((4, 3), (4,), (1, 4), (1,)))
+    >>> output_layer_of(layout, outcomes=2).bias
+    slice(20, 21, None)
+    """
+    if layout is None or len(layout.names) < 2:
+        return None
+    (weight, bias), (shape, bias_shape) = layout.names[-2:], layout.shapes[-2:]
+    outputs = 1 if outcomes == 2 and bias_shape == (1,) else outcomes
+    if not bias.endswith("bias") or bias_shape != (outputs,) or len(shape) != 2 or shape[0] != outputs:
+        return None
+    return OutputLayer(layout.slices[weight], layout.slices[bias], outputs)
