@@ -1,32 +1,10 @@
 """Our attacks beside those of ByzFL on random problems."""
 
-import importlib.util
-import sys
-import types
-
 import numpy as np
 import pytest
 import torch
 
 from wardround import Updates, aggregators, attacks
-
-
-@pytest.fixture(scope="module")
-def byzfl():
-    """ByzFL's attacks without its training framework, which would need torchvision."""
-    spec = importlib.util.find_spec("byzfl")
-    if spec is None:
-        pytest.skip("ByzFL is not installed: pip install --no-deps byzfl==0.0.11")
-    before = {name for name in sys.modules if name.split(".")[0] == "byzfl"}
-    package = types.ModuleType("byzfl")
-    package.__path__ = list(spec.submodule_search_locations)
-    sys.modules["byzfl"] = package
-    rules = importlib.import_module("byzfl.aggregators")
-    theirs = importlib.import_module("byzfl.attacks.attacks")
-    yield types.SimpleNamespace(rules=rules, attacks=theirs)
-    for name in [name for name in sys.modules if name.split(".")[0] == "byzfl" and name not in before]:
-        del sys.modules[name]
-
 
 PROBLEMS = [(8, 1, 6), (12, 3, 40), (20, 4, 100)]
 
@@ -56,6 +34,7 @@ def test_rows_are_the_same(byzfl, n, f, d):
             )  # alie adds 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alie", "ipm"])
 @pytest.mark.parametrize(("n", "f", "d"), PROBLEMS[1:])
 @pytest.mark.parametrize("rule", ["trimmed-mean", "median"])

@@ -62,6 +62,7 @@ def test_matched_norm_is_the_median_known_norm(honest, knowledge):
     assert torch.cosine_similarity(row, plain, dim=0).item() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_one_known_update_has_no_spread(honest):
     row = attacks.create("alie").craft(honest[:1], attacks.Knowledge(round=1))
     torch.testing.assert_close(row, honest[:1] + 2.5e-8, rtol=0, atol=1e-15)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 import torch
 
 from wardround import attacks
 from wardround.attacks import LocalData
+from wardround.attacks.backdoor import Backdoor
 from wardround.errors import ParameterError
+from wardround.runs.config import load_config
+from wardround.runs.runner import build
 
 
 def generator():
@@ -76,6 +80,7 @@ def test_success_with_several_labels():
     assert attack.success(predicted, truth) == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_a_model_learns_the_backdoor():
     """End to end on a small problem: triggered samples are given the target, clean ones are not."""
     g = generator()
@@ -119,3 +124,65 @@ def test_offered_to_evaluation_also_inside_a_mixture():
     (found,) = mix.backdoors
     assert found.target == 1
     assert attacks.create("noise").backdoors == ()
+
+
+# Every backdoor works against FedAvg: high attack success, while the model stays as good as it was without attack.
+ROUNDS = 12
+BACKDOORS = {
+    "backdoor": {"fraction": 0.4},  # not boosted: it needs more attackers
+    "model-replacement": {"alpha": 0.5},
+    "dba": {"fraction": 0.4},  # one attacker per part of the trigger
+    "neurotoxin": {"boost": 2.0},
+    "pgd-backdoor": {"boost": 3.0, "radius": 5.0},
+    "edge-case": {},
+}
+
+
+def federation(attack):
+    return build(
+        load_config(
+            {
+                "name": "backdoors",
+                "dataset": {"name": "digits"},
+                "partition": {"name": "iid", "clients": 10},
+                "model": {"name": "mlp", "hidden": [32]},
+                "training": {"lr": 0.005, "epochs": 2},
+                "rounds": ROUNDS,
+                "evaluate_every": ROUNDS,
+                "attack": attack,
+            }
+        )
+    )
+
+
+def after_all_rounds(federation):
+    for number in range(1, ROUNDS + 1):
+        record = federation.step(number)
+    return record.metrics
+
+
+@cache
+def clean():
+    """A federation that nobody has attacked, and its metrics."""
+    honest = federation({"name": "none"})
+    return honest, after_all_rounds(honest)
+
+
+def test_all_of_them_are_here():
+    known = {name for name in attacks.available() if issubclass(attacks.registry.get(name), Backdoor)}
+    assert known == set(BACKDOORS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKDOORS)
+def test_it_succeeds_against_fedavg_while_the_model_stays_good(name):
+    attacked = federation({"name": name, "fraction": 0.2, "start": 4, **BACKDOORS[name]})
+    metrics = after_all_rounds(attacked)
+    honest, before = clean()
+    assert metrics["attack_success"] > 0.9
+    assert metrics["attack_success_without_trigger"] < 0.2
+    assert metrics["accuracy"] > before["accuracy"] - 0.05
+    # A model without the backdoor answers to the same samples otherwise.
+    honest.evaluator.backdoors = (attacked.campaign.attack,)
+    untaught = honest.evaluator.measure(honest.weights)[0].metrics
+    assert untaught["attack_success"] < 0.5

@@ -199,7 +199,7 @@ def test_record_says_who_when_and_what_is_known():
     campaign = Campaign(attacks.create("alie", knowledge="colluders"), ["b", "a"], start=15, end=30)
     assert campaign.record() == {
         "attack": "alie",
-        "parameters": {"k": 2.5, "match_norm": False, "knowledge": "colluders"},
+        "parameters": {"k": 2.5, "match_norm": False, "keep": "nothing", "knowledge": "colluders"},
         "knowledge": "colluders",
         "knows_defence": False,
         "byzantine": ["a", "b"],

@@ -9,24 +9,46 @@ from wardround.attacks import LocalData
 def test_only_the_tail_of_other_classes_is_relabelled():
     inputs = torch.arange(20.0)[:, None]
     targets = (torch.arange(20) % 2).long()
-    attack = attacks.create("edge-case", tail=0.2, target=1)
+    attack = attacks.create("edge-case", source="tail", tail=0.2, target=1, share=0)
     poisoned = attack.poison(LocalData(inputs, targets, num_classes=2), torch.Generator())
     changed = (poisoned.targets != targets).nonzero().flatten().tolist()
     assert changed == [16, 18]
     assert torch.equal(poisoned.inputs, inputs)
 
 
+def test_edge_cases_are_repeated_until_they_have_their_share():
+    inputs = torch.arange(20.0)[:, None]
+    targets = (torch.arange(20) % 2).long()
+    attack = attacks.create("edge-case", source="tail", tail=0.2, target=1, share=0.5)
+    poisoned = attack.poison(LocalData(inputs, targets, num_classes=2), torch.Generator().manual_seed(1))
+    edge = torch.isin(poisoned.inputs[:, 0], torch.tensor([16.0, 18.0]))
+    assert int(edge.sum()) == 10
+    assert (poisoned.targets[edge] == 1).all()
+    assert torch.equal(poisoned.inputs[~edge], inputs[~edge])
+    assert torch.equal(poisoned.targets[~edge], targets[~edge])
+    assert attacks.create("edge-case", source="tail", boost=3.0).craft(torch.ones(1, 2), None).tolist() == [
+        [3.0, 3.0]
+    ]
+
+
+def test_a_client_of_the_target_class_alone_has_no_edge_cases():
+    data = LocalData(torch.ones(4, 1), torch.ones(4, dtype=torch.long), num_classes=2)
+    assert attacks.create("edge-case", source="tail", target=1).poison(data, torch.Generator()) is data
+
+
 def test_several_labels_keep_the_others():
     targets = torch.zeros(10, 3)
     targets[:, 0] = 1
     data = LocalData(torch.arange(10.0)[:, None], targets, num_classes=3, multi_label=True)
-    poisoned = attacks.create("edge-case", tail=0.1, target=2).poison(data, torch.Generator())
+    poisoned = attacks.create("edge-case", source="tail", tail=0.1, target=2, share=0).poison(
+        data, torch.Generator()
+    )
     assert poisoned.targets[9].tolist() == [1, 0, 1]
     assert poisoned.targets[:9, 2].sum() == 0
 
 
 def test_success_is_that_of_the_tail():
-    attack = attacks.create("edge-case", tail=0.5, target=1)
+    attack = attacks.create("edge-case", source="tail", tail=0.5, target=1)
     inputs, targets = torch.tensor([[1.0], [2.0], [3.0], [4.0], [9.0]]), torch.tensor([0, 0, 0, 0, 1])
     meant = attack.selected(inputs, targets)
     assert meant.tolist() == [False, False, True, True, False]

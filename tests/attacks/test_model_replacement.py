@@ -36,3 +36,29 @@ def test_it_is_a_backdoor_whose_success_is_measured():
     assert attack.backdoors == (attack,)
     assert attack.poisons_data
     assert attack.trigger(torch.zeros(1, 2)).tolist() == [[0.0, 9.0]]
+
+
+def test_constrain_and_scale_trains_nearer_to_the_global_model(tiny):
+    """α of the loss is the attackers' alone, and only while they attack."""
+    from wardround.runs.config import load_config
+    from wardround.runs.runner import build
+
+    def norms(alpha):
+        attack = {
+            "name": "model-replacement",
+            "alpha": alpha,
+            "boost": 1,
+            "clients": ["hospital-02"],
+            "start": 2,
+        }
+        federation = build(load_config({**tiny, "training": {"epochs": 5}, "attack": attack}))
+        federation.step(1)
+        before = federation.weights
+        seen = federation.step(2)
+        return before, {record.client: record.columns["norm"] for record in seen.clients}
+
+    (start, plain), (same, constrained) = norms(1.0), norms(0.2)
+    assert torch.equal(start, same), "nobody attacks in round 1"
+    assert constrained["hospital-02"] < 0.9 * plain["hospital-02"]
+    honest = [client for client in plain if client != "hospital-02"]
+    assert [plain[client] for client in honest] == [constrained[client] for client in honest]

@@ -28,6 +28,7 @@ def test_mask_has_exactly_its_share(size, share, seed):
     assert int(mask.sum()) == round(share * size)
 
 
+@pytest.mark.slow
 def test_mask_is_uniform_over_coordinates():
     generator = torch.Generator().manual_seed(0)
     counts = sum(random_mask(8, 0.25, generator).double() for _ in range(8000))

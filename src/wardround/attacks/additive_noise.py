@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import craft_rows
 from wardround.attacks.search_space import Range
 
@@ -28,12 +29,13 @@ class AdditiveNoise(Attack):
     True
     """
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         std: Annotated[float, Range(0.001, 10, log=True)] = Field(5.0, gt=0)
         """Standard deviation of every coordinate."""
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:
             noise = torch.empty_like(honest).normal_(0.0, self.params.std, generator=knowledge.generator(i))

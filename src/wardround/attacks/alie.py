@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import moments, norms_of
 from wardround.attacks.search_space import Range
 from wardround.errors import ParameterError
@@ -42,7 +43,7 @@ class Alie(Attack):
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         k: Annotated[float | Literal["auto"], Range(-10, 10)] = 2.5
         """Standard deviations to shift by; `auto`: the paper's z_max."""
         match_norm: bool = False
@@ -52,6 +53,7 @@ class Alie(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known = knowledge.known(own)
         mean, std = moments(known)

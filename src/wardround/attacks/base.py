@@ -125,7 +125,8 @@ class LocalData:
     inputs: Tensor
     """n × …, ready for the model."""
     targets: Tensor
-    """Class indices (n), or n × L zeros and ones where a sample has several labels."""
+    """Class indices (n), n × L zeros and ones where a sample has several labels, or n signed times of a survival task
+    (minus: censored)."""
     num_classes: int
     """Number of classes; of labels where the task is multi-label."""
     multi_label: bool = False
@@ -167,6 +168,11 @@ class Attack(Configurable, ABC):
     def assign(self, clients: Sequence[str]) -> list[tuple[Attack, tuple[str, ...]]]:
         """Who does what: the attack itself for all, unless it is a mixture."""
         return [(self, tuple(clients))]
+
+    @property
+    def stealth(self) -> float:
+        """Share of an attacker's training loss that is the distance from the global model (see `ClientTask`)."""
+        return 0.0
 
     @property
     def backdoors(self) -> tuple[Any, ...]:

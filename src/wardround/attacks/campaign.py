@@ -108,6 +108,11 @@ class Campaign:
             self._poisoned[client] = _checked_data(part, poisoned, data)
         return self._poisoned[client]
 
+    def stealth(self, client: str, round: int) -> float:
+        """Share of this client's training loss that keeps it near the global model; 0 for honest training."""
+        part = self._part_of.get(client)
+        return part.stealth if part is not None and self.active(round) else 0.0
+
     def strike(
         self,
         matrix: Tensor,

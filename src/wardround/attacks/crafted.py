@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.search_space import Range
 
 
@@ -31,12 +32,13 @@ class Crafted(Attack):
     tensor([[-0.1000,  0.1000, -0.0000]])
     """
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         lambda_step: Annotated[float, Range(0.001, 1, log=True)] = Field(0.1, gt=0)
         """λ, the step per coordinate."""
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         step = knowledge.last_global_update()
         if step is None:

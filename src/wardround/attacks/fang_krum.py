@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import column_chunks, craft_rows, squared_distances
 from wardround.attacks.search_space import FIXED, Range
 from wardround.updates import row_squared_norms
@@ -44,7 +45,7 @@ class FangKrum(Attack):
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         epsilon: Annotated[float, Range(0.0001, 1, log=True)] = Field(0.01, ge=0)
         """How far the other crafted rows lie from the first, at most."""
         threshold: Annotated[float, FIXED] = Field(1e-5, gt=0)
@@ -54,6 +55,7 @@ class FangKrum(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, count = knowledge.known(own), len(own)
         benign = knowledge.other_rows(own)

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import column_chunks, craft_rows, moments
 from wardround.attacks.search_space import Range
 
@@ -43,7 +44,7 @@ class FangTrimmedMean(Attack):
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         b: Annotated[float, Range(1.1, 10, log=True)] = Field(2.0, gt=1)
         """How far beyond the benign range a crafted value may lie."""
         of: Literal["update", "parameters"] = "update"
@@ -53,6 +54,7 @@ class FangTrimmedMean(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         known, benign = knowledge.known(own), knowledge.other_rows(own)
         if benign and self.knowledge is KnowledgeLevel.OMNISCIENT:

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import mean_of, norms_of
 from wardround.attacks.search_space import Range
 
@@ -34,7 +35,7 @@ class InnerProductManipulation(Attack):
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         eps: Annotated[float, Range(0.05, 50, log=True)] = Field(0.5, gt=0)
         """Strength, as a multiple of the mean."""
         match_norm: bool = False
@@ -44,6 +45,7 @@ class InnerProductManipulation(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         mean = mean_of(knowledge.known(own))
         if not self.params.match_norm:

@@ -12,6 +12,7 @@ from torch import Tensor
 from wardround.attacks.base import DataAttack, LocalData, Parameters, register
 from wardround.attacks.search_space import FIXED, Choice
 from wardround.errors import ParameterError
+from wardround.survival import events_of, is_survival
 
 BETWEEN = "source-target"
 
@@ -26,7 +27,8 @@ class LabelFlip(DataAttack):
 
     Where a sample has several labels, each of its zeros and ones is a label of two classes: `random` and
     `invert` turn each over with probability p, and `source-target` moves a positive finding from the
-    source to the target. Labels that are not known (NaN) stay so.
+    source to the target. Labels that are not known (NaN) stay so. Of a survival task the two classes are censored (0)
+    and event (1): who had the event is said to be censored at that time and the other way round; times stay.
 
     FedBNP document, section III-A (random, p = 0.8); Alkhunaizi et al., MICCAI 2022 (class 0 to 1).
 
@@ -68,6 +70,11 @@ class LabelFlip(DataAttack):
     def poison(self, data: LocalData, generator: torch.Generator) -> LocalData:
         self._check(data)
         targets = data.targets
+        if is_survival(targets):
+            events = events_of(targets).long()
+            flipped = self._flipped_class(events, data.num_classes, generator)
+            chosen = torch.rand(targets.shape, generator=generator) < self.params.p
+            return replace(data, targets=torch.where(chosen & (flipped != events), -targets, targets))
         if not data.multi_label:
             flipped = self._flipped_class(targets, data.num_classes, generator)
             chosen = torch.rand(targets.shape, generator=generator) < self.params.p

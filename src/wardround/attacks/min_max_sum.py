@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import column_chunks, distances_from_gram
 
 MARGIN = 1e-6  # γ is taken so much smaller (relative) that rounding the row to float32 cannot break the bound
@@ -66,7 +67,7 @@ class WithinDistance(Attack):
 
     knowledge_levels = (KnowledgeLevel.OMNISCIENT, KnowledgeLevel.COLLUDERS)
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         perturbation: Perturbation = "std"
         """p: minus the std of the known updates, minus their unit mean, or minus the sign of their mean."""
         knowledge: Literal["omniscient", "colluders"] = Field("omniscient")
@@ -78,6 +79,7 @@ class WithinDistance(Attack):
     def largest(self, geometry: Geometry) -> float:
         """The largest γ within the attack's bound."""
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         geometry = Geometry.of(knowledge.known(own), self.params.perturbation)
         gamma = 0.0 if geometry.square == 0 else self.largest(geometry) * (1 - MARGIN)

@@ -22,8 +22,14 @@ class ModelReplacement(Backdoor):
 
     With γ = N/B for B attackers among N clients, FedAvg of equal clients moves to the mean of the backdoored models.
     The bound is the paper's *train-and-scale*: it keeps the row as short as an anomaly detector tolerates. Its
-    *constrain-and-scale* adds the detector's measure to the local loss instead; for a norm detector both end in a row
-    of bounded norm, and the bound is what is implemented.
+    *constrain-and-scale* trains with the detector's measure in the loss, here the Euclidean distance, as in the
+    authors' code (not squared: a pull of constant strength towards the global model):
+
+    .. math:: \mathcal L = \alpha \mathcal L_{class} + (1-\alpha) \mathcal L_{ano}, \qquad
+        \mathcal L_{ano} = \|w - w^t\|_2
+
+    Attackers have the learning rate and the number of steps of everybody else; the paper gives them more steps, a
+    falling rate and an early stop.
 
     E. Bagdasaryan, A. Veit, Y. Hua, D. Estrin, V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020.
 
@@ -37,10 +43,16 @@ class ModelReplacement(Backdoor):
     class Params(Backdoor.Params):
         boost: Annotated[float | Literal["auto"], FIXED] = "auto"
         """γ; `auto`: N/B, the clients over the attackers (N where each attacker knows only of itself)."""
+        alpha: Annotated[float, Choice((1.0, 0.9, 0.7, 0.5))] = Field(1.0, gt=0, le=1)
+        """α: share of the classification loss in the attackers' training; below 1 it is constrain-and-scale."""
         bound: Annotated[float | None, Choice((None, 1.0, 2.0, 5.0, 10.0))] = Field(None, gt=0)
         """S: the greatest norm of a row, as a multiple of the norm of the last global step; None: no bound."""
 
     params: Params
+
+    @property
+    def stealth(self) -> float:
+        return 1 - self.params.alpha
 
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         boost = self.params.boost

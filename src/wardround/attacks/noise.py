@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import craft_rows, norms_of
 from wardround.attacks.search_space import Range
 
@@ -36,7 +37,7 @@ class Noise(Attack):
     True
     """
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         relative: bool = True
         """Measure the noise against the honest norm; otherwise `std` holds as it is."""
         scale: Annotated[float, Range(0.1, 100, log=True)] = Field(1.0, gt=0)
@@ -48,6 +49,7 @@ class Noise(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         weights = self.require_global_weights(knowledge, own) if self.params.of == "parameters" else None
 

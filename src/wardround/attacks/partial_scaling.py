@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import craft_rows
 from wardround.attacks.search_space import Range
 
@@ -30,7 +31,7 @@ class PartialScaling(Attack):
     [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 10.0]
     """
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         factor: Annotated[float, Range(-100, 100)] = 10.0
         """What the masked coordinates are multiplied by."""
         rho: float = Field(0.5, ge=0, le=1)
@@ -38,6 +39,7 @@ class PartialScaling(Attack):
 
     params: Params
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         def row(i: int, honest: Tensor) -> Tensor:
             mask = random_mask(len(honest), self.params.rho, knowledge.generator(i))

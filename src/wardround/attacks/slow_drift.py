@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, Parameters, register
+from wardround.attacks.base import Attack, Knowledge, KnowledgeLevel, register
+from wardround.attacks.disguise import DisguiseParams, disguised
 from wardround.attacks.matrix_operations import mean_of, norms_of
 from wardround.attacks.search_space import Range
 
@@ -34,7 +35,7 @@ class SlowDrift(Attack):
     knowledge_levels = (KnowledgeLevel.COLLUDERS,)
     is_gradual = True
 
-    class Params(Parameters):
+    class Params(DisguiseParams):
         ramp: Annotated[int, Range(1, 40, log=True)] = Field(20, ge=1)
         """Rounds from the first sign of drift to full strength."""
 
@@ -44,6 +45,7 @@ class SlowDrift(Attack):
         super().__init__(params)
         self.direction: Tensor | None = None
 
+    @disguised
     def craft(self, own: Tensor, knowledge: Knowledge) -> Tensor:
         if self.direction is None:
             mean = mean_of(knowledge.known(own))
