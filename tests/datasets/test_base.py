@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wardround import datasets
 from wardround.datasets.base import Dataset, MappedRows, Split, Task, check_classes, split_units
 from wardround.errors import DataError
+from wardround.randomness import numpy_generator
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(0, 3))
@@ -66,3 +67,27 @@ def test_every_dataset_says_what_it_is(name):
     assert member.licence
     assert member.origin
     assert member.task in tuple(datasets.Task)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=1, max_size=300), st.integers(0, 3)
+)
+def test_a_stratified_split_gives_each_part_its_share_of_every_class(rows, seed):
+    class_of_unit = dict(rows)
+    units = [unit for unit, _ in rows]
+    classes = np.array([class_of_unit[unit] for unit in units])
+    parts = split_units(units, seed, strata=classes)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(rows)))
+    for label in set(class_of_unit.values()):
+        own = {unit for unit in class_of_unit if class_of_unit[unit] == label}
+        in_part = [len(own & {units[row] for row in part}) for part in parts]
+        assert sum(in_part) == len(own)  # no unit is in two parts
+        assert in_part == pytest.approx([0.7 * len(own), 0.1 * len(own), 0.2 * len(own)], abs=1.01)
+
+
+def test_a_split_without_classes_is_the_one_that_earlier_runs_had():
+    order = numpy_generator(0, "split").permutation(8)
+    train, validation, test = split_units(np.arange(8), 0, shares=(0.5, 0.25, 0.25))
+    assert train.tolist() == sorted(order[:4].tolist())
+    assert validation.tolist() == sorted(order[4:6].tolist())
+    assert test.tolist() == sorted(order[6:].tolist())

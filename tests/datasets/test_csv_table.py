@@ -164,5 +164,5 @@ def test_bad_input(tmp_path, columns, params, error, says):
 def test_required_options_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"give file .one table. or files"):
         datasets.create("csv")
-    with pytest.raises(ConfigError, match=r"'label' .or a schema. is required"):
+    with pytest.raises(ConfigError, match=r"'label' .or time and event, or a schema. is required"):
         datasets.create("csv", file=write(tmp_path / "t.csv")).load(0)

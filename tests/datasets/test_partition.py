@@ -39,6 +39,7 @@ kinds = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     label_lists,
@@ -60,6 +61,7 @@ def test_every_sample_once_and_no_client_below_the_minimum(labels, kind, clients
     assert all(np.array_equal(a, b) for a, b in zip(dealt.train, again.train, strict=True))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(label_lists, st.integers(1, 8), st.integers(1, 5), st.integers(0, 5))
 def test_label_skew_holds_at_most_q_classes(labels, clients, q, seed):
@@ -257,3 +259,40 @@ def test_similarity_cuts_the_sorted_data_where_classes_do_not_fit():
     assert [np.bincount(labels[rows], minlength=2).tolist() for rows in dealt.train] == [[100, 0]] * 3 + [
         [0, 100]
     ]
+
+
+@settings(deadline=None, max_examples=30)
+@given(label_lists, kinds, st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
+def test_the_last_clients_may_hold_copies_of_what_the_others_hold(labels, kind, holders, copies, seed):
+    name, params = kind
+    made = partition.create(name, clients=holders + copies, copies=copies, min_size=1, **params)
+    train, test = split_of(labels), split_of(labels[::3])
+    dealt = made.assign(train, test, seed)
+    assert len(dealt.clients) == len(dealt.train) == len(dealt.test) == holders + copies
+    for part, rows in (("train", len(labels)), ("test", len(labels[::3]))):
+        pieces = getattr(dealt, part)
+        assert sorted(np.concatenate(pieces[:holders]).tolist()) == list(range(rows)), "all data, once"
+        for copy in pieces[holders:]:
+            assert len(copy) == len(set(copy.tolist())) == rows // holders
+    alone = partition.create(name, clients=holders, min_size=1, **params).assign(train, test, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(dealt.train[:holders], alone.train, strict=True))
+
+
+def test_copies_are_drawn_from_all_classes_alike():
+    labels = np.repeat(np.arange(4), 100)
+    made = partition.create("similarity", gamma=0, clients=5, copies=1)
+    *own, copy = made.assign(split_of(labels), split_of(labels), 0).train
+    assert [len(set(labels[rows])) for rows in own] == [1, 1, 1, 1]
+    assert np.bincount(labels[copy]).min() > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("iid", {"clients": 3, "copies": 3}, "copies must be below clients.*got copies=3, clients=3"),
+        ("natural", {"copies": 1}, "copies=1, but the data says who holds what"),
+    ],
+)
+def test_copies_that_cannot_be(name, params, message):
+    with pytest.raises(ConfigError, match=message):
+        partition.create(name, **params)

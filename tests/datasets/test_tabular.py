@@ -26,6 +26,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 def test_scales_come_from_each_clients_rows_and_never_from_all_together():
     run = {"dataset": {"name": "icu"}, "partition": {"name": "dirichlet", "clients": 5, "alpha": 0.3}}
     dataset, assignment = load_and_partition(load_config(run))

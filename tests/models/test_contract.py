@@ -96,7 +96,7 @@ def test_medical_cnn_has_the_layers_of_its_description():
     kinds = [type(layer).__name__ for layer in model]
     block = ["Conv2d", "BatchNorm2d", "ReLU"]
     assert kinds == [
-        *block, *block, "MaxPool2d", *block, *block, "MaxPool2d", "AdaptiveAvgPool2d", "Flatten", "Dropout",
+        *block, *block, "HalvingMaxPool", *block, *block, "HalvingMaxPool", "AdaptiveAvgPool2d", "Flatten", "Dropout",
         "Linear", "ReLU", "Dropout", "Linear",
     ]  # fmt: skip
 

@@ -17,12 +17,18 @@ def _needed(clients: int) -> int:
     return 1 if clients < 3 else 2
 
 
-def agree_on_label(labels: Mapping[str, str], clients: Mapping[str, TableStatistics]) -> Label:
+def agree_on_label(
+    labels: Mapping[str, str],
+    clients: Mapping[str, TableStatistics],
+    times: Mapping[str, str | None] | None = None,
+) -> Label:
     """The label that most clients name, with the classes that two of them have (one, if there are fewer than three).
 
     Args:
         labels: Client → name of its label column.
         clients: Client → statistics, whose classes are in the client's order: of two the positive one is the last.
+        times: Client → the column of times of a survival task, None for other tasks. What most clients say of those
+            with that label decides.
     """
     name = Counter(labels[client] for client in sorted(labels)).most_common(1)[0][0]
     of_label = [clients[client] for client in sorted(clients) if labels.get(client) == name]
@@ -35,7 +41,9 @@ def agree_on_label(labels: Mapping[str, str], clients: Mapping[str, TableStatist
         )
     orders = Counter(tuple(cls for cls in client.classes if cls in classes) for client in of_label)
     whole = [order for order, _ in orders.most_common() if len(order) == len(classes)]
-    return Label(name=name, classes=whole[0] if whole else tuple(sorted(classes)))
+    said = Counter((times or {}).get(client) for client in sorted(labels) if labels[client] == name)
+    time = said.most_common(1)[0][0]
+    return Label(name=name, classes=whole[0] if whole else tuple(sorted(classes)), time=time)
 
 
 def agree_on_columns(clients: Mapping[str, TableStatistics], label: Label) -> Schema:
@@ -53,7 +61,7 @@ def agree_on_columns(clients: Mapping[str, TableStatistics], label: Label) -> Sc
     columns = [
         _agreed_column(name, own, len(clients))
         for name, own in said.items()
-        if len(own) >= needed and name != label.name
+        if len(own) >= needed and name not in (label.name, label.time)
     ]
     if not columns:
         raise DataError("the clients' tables have no column in common")

@@ -16,6 +16,7 @@ from wardround.datasets.patient_groups import PatientGroups, groups_of_rows
 from wardround.datasets.preprocessing import Preprocessing
 from wardround.datasets.schema import Label, Schema
 from wardround.datasets.table import Table
+from wardround.datasets.targets import classes_of
 from wardround.errors import DataError
 from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
@@ -32,6 +33,25 @@ class Task(StrEnum):
     BINARY = "binary"
     MULTICLASS = "multi-class"
     MULTILABEL = "multi-label"
+    SURVIVAL = "survival"
+    """Time until an event, which may be censored: see `wardround.survival`."""
+
+    @classmethod
+    def of_label(cls, label: Label) -> Task:
+        """What is predicted of a table with this label."""
+        if label.time is not None:
+            return cls.SURVIVAL
+        return cls.BINARY if len(label.classes) == 2 else cls.MULTICLASS
+
+    @property
+    def has_thresholds(self) -> bool:
+        """Is something said of a sample if a probability is above a threshold?"""
+        return self in (Task.BINARY, Task.MULTILABEL)
+
+    @property
+    def has_one_output(self) -> bool:
+        """Is one number per sample enough: a logit, or a log hazard?"""
+        return self in (Task.BINARY, Task.SURVIVAL)
 
 
 class MappedRows:
@@ -97,7 +117,8 @@ class Split:
     inputs: Tensor
     """n × …; of a prepared image dataset a `MappedRows`, which is indexed and split like a tensor."""
     targets: Tensor
-    """Class indices (int64, n), or n × L float zeros and ones for a multi-label task."""
+    """Class indices (int64, n); n × L float zeros and ones for a multi-label task; n signed times (float64) for a
+    survival task."""
     groups: Sequence[str] | None = None
     """The natural client (hospital, source) of each sample, where the data has one."""
     patient_groups: PatientGroups = field(default_factory=dict)
@@ -148,7 +169,7 @@ class Dataset:
     name: str
     task: Task
     class_names: tuple[str, ...]
-    """One per class; one per finding for a multi-label task."""
+    """One per class; one per finding for a multi-label task; of a survival task the words for censored and event."""
     train: Split
     validation: Split
     test: Split
@@ -175,8 +196,8 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many logits a model for this dataset has: one for a binary task."""
-        return 1 if self.task is Task.BINARY else len(self.class_names)
+        """How many logits a model for this dataset has: one for a binary or survival task."""
+        return 1 if self.task.has_one_output else len(self.class_names)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -218,21 +239,38 @@ register = registry.register
 
 
 def split_units(
-    units: Sequence[object] | np.ndarray, seed: int, shares: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    units: Sequence[object] | np.ndarray,
+    seed: int,
+    shares: tuple[float, float, float] = (0.7, 0.1, 0.2),
+    strata: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row indices of train, validation and test, such that no unit (patient, lesion) is in two of them.
+
+    Args:
+        units: the unit of each row.
+        strata: the class of each row (not negative). Each class is then split by itself, so that the three parts have
+            the same share of it; a unit with rows of several classes counts as one of the highest.
 
     >>> train, validation, test = split_units(["a", "a", "b", "c", "d"], seed=0, shares=(0.5, 0.25, 0.25))
     >>> sorted(np.concatenate([train, validation, test]).tolist())
     [0, 1, 2, 3, 4]
+    >>> classes = np.array([1, 1, 0, 0, 0, 0, 0, 0, 0, 0])
+    >>> train, _, test = split_units(range(10), seed=0, shares=(0.5, 0.0, 0.5), strata=classes)
+    >>> classes[train].sum(), classes[test].sum()
+    (np.int64(1), np.int64(1))
     """
     _, unit_of_row = np.unique(np.asarray(units), return_inverse=True)
     count = int(unit_of_row.max()) + 1 if len(unit_of_row) else 0
     order = numpy_generator(seed, "split").permutation(count)
-    first, second = round(shares[0] * count), round((shares[0] + shares[1]) * count)
+    stratum_of_unit = np.zeros(count, dtype=int)
+    if strata is not None:
+        np.maximum.at(stratum_of_unit, unit_of_row, strata)
     part_of_unit = np.empty(count, dtype=int)
-    for part, chosen in enumerate(np.split(order, [first, second])):
-        part_of_unit[chosen] = part
+    for stratum in np.unique(stratum_of_unit):
+        own = order[stratum_of_unit[order] == stratum]
+        first, second = round(shares[0] * len(own)), round((shares[0] + shares[1]) * len(own))
+        for part, chosen in enumerate(np.split(own, [first, second])):
+            part_of_unit[chosen] = part
     part_of_row = part_of_unit[unit_of_row]
     return tuple(np.flatnonzero(part_of_row == p) for p in range(3))  # type: ignore[return-value]
 
@@ -261,10 +299,15 @@ def split_samples(
 
 
 def check_classes(dataset: Dataset) -> Dataset:
-    """The dataset itself, if every class of a binary or multi-class task occurs in training."""
+    """The dataset itself, if every class of a binary or multi-class task occurs in training.
+
+    A survival task needs an event; that nobody is censored is no harm.
+    """
     if dataset.task is not Task.MULTILABEL:
-        counts = np.bincount(dataset.train.targets.numpy(), minlength=len(dataset.class_names))
+        counts = np.bincount(classes_of(dataset.train.targets.numpy()), minlength=len(dataset.class_names))
         missing = [name for name, count in zip(dataset.class_names, counts, strict=True) if not count]
+        if dataset.task is Task.SURVIVAL:
+            missing = [name for name in missing if name == dataset.class_names[1]]
         if missing:
             raise DataError(
                 f"dataset '{dataset.name}': no training sample of {', '.join(map(repr, missing))} among "

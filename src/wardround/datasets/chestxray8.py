@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from wardround.datasets.augmentation import SLIGHT_TURN
 from wardround.datasets.base import Task, register
+from wardround.datasets.chest_xrays import ChestXraySource
 from wardround.datasets.csv_files import read_table
-from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, Samples, find_images
+from wardround.datasets.images import Samples, find_images
 from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
 @register("chestxray8")
-class ChestXray8(ImageFileSource):
+class ChestXray8(ChestXraySource):
     """Frontal X-rays of 30,805 patients; 14 findings read from the reports by machine.
 
     Wang et al., "ChestX-ray8: hospital-scale chest X-ray database and benchmarks", CVPR 2017.
@@ -27,9 +27,6 @@ class ChestXray8(ImageFileSource):
     licence = "free use with attribution to the NIH Clinical Center"
     origin = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
     layout = "Data_Entry_2017.csv (or Data_Entry_2017_v2020.csv) and the folders images_001 … of .png files"
-    channels = 1
-    shades = GREY_IMAGENET
-    augmentation = SLIGHT_TURN
     class_names = (
         "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia",
         "Infiltration", "Mass", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",

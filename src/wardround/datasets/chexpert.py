@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from wardround.datasets.augmentation import SLIGHT_TURN
 from wardround.datasets.base import Task, register
+from wardround.datasets.chest_xrays import ChestXrayParams, ChestXraySource
 from wardround.datasets.csv_files import read_table
-from wardround.datasets.images import GREY_IMAGENET, ImageFileSource, ImageParams, Samples
+from wardround.datasets.images import Samples
 from wardround.datasets.patient_groups import ages, person_groups
 from wardround.errors import DataError
 
 
 @register("chexpert")
-class CheXpert(ImageFileSource):
+class CheXpert(ChestXraySource):
     """Chest X-rays of 65,240 patients; 13 findings, what the report leaves uncertain counted as absent.
 
     Irvin et al., "CheXpert: a large chest radiograph dataset with uncertainty labels", AAAI 2019. The two
@@ -31,16 +31,13 @@ class CheXpert(ImageFileSource):
     licence = "Stanford University Dataset Research Use Agreement"
     origin = "https://stanfordmlgroup.github.io/competitions/chexpert"
     layout = "train.csv, valid.csv and the folders train and valid of .jpg files (CheXpert-v1.0 or -small)"
-    channels = 1
-    shades = GREY_IMAGENET
-    augmentation = SLIGHT_TURN
     class_names = (
         "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation",
         "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture",
         "Support Devices",
     )  # fmt: skip
 
-    class Params(ImageParams):
+    class Params(ChestXrayParams):
         view: Literal["frontal", "lateral", "all"] = "frontal"
 
     params: Params

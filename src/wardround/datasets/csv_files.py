@@ -122,7 +122,7 @@ def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, row
 
 
-def numbers(cells: Sequence[str], column: str, path: Path, advice: str = "") -> np.ndarray:
+def numbers(cells: Sequence[str], column: str, path: Path | str, advice: str = "") -> np.ndarray:
     """Cells as float64, NaN where there is no value; dates count as days since 1970.
 
     A word among them is an error that shows it.
@@ -146,7 +146,7 @@ def numbers(cells: Sequence[str], column: str, path: Path, advice: str = "") -> 
     return values
 
 
-def _days(cells: Sequence[str], column: str, path: Path) -> list[float] | None:
+def _days(cells: Sequence[str], column: str, path: Path | str) -> list[float] | None:
     try:
         return days_of(cells)
     except AmbiguousDates as shown:

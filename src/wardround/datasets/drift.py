@@ -25,6 +25,7 @@ from torch import Tensor
 
 from wardround.datasets.base import Dataset, DriftSpace, Task
 from wardround.datasets.partition import Assignment, class_of
+from wardround.datasets.targets import classes_of
 from wardround.errors import ConfigError, WardroundWarning, did_you_mean
 from wardround.randomness import numpy_generator
 from wardround.registry import Parameters
@@ -156,6 +157,7 @@ def drift_space(dataset: Dataset) -> DriftSpace:
     if dataset.task is Task.MULTILABEL:
         members = [targets[:, finding] > 0 for finding in range(targets.shape[1])]
     else:
+        targets = classes_of(targets)
         members = [targets == number for number in range(len(dataset.class_names))]
     means = np.array([standardised[of_class].mean(0) for of_class in members if of_class.any()])
     _, sizes, directions = np.linalg.svd(means, full_matrices=False)

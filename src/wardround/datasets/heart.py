@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from wardround.datasets.base import Dataset, Task, register
+from wardround.datasets.base import Dataset, Parameters, Task, register
 from wardround.datasets.csv_files import numbers
 from wardround.datasets.patient_groups import person_groups
 from wardround.datasets.prepared_cache import Cache, PreparedSource, Workspace
@@ -31,6 +31,8 @@ CLASS_NAMES = ("no disease", "disease")
 SEX_NAMES = {0.0: "female", 1.0: "male"}
 # A serum cholesterol or a blood pressure of 0 is not a measurement: Switzerland writes missing ones so.
 ZERO_IS_MISSING = ("chol", "trestbps")
+FLAMBY_DROPS = ("slope", "ca", "thal")
+FLAMBY_TRAIN, FLAMBY_SEED = 0.66, 43
 
 
 @register("heart")
@@ -47,6 +49,16 @@ class Heart(PreparedSource):
     origin = "UCI Machine Learning Repository, data set 45 (https://archive.ics.uci.edu/dataset/45)"
     layout = "a folder with " + ", ".join(f"processed.{name}.data" for name in HOSPITALS)
 
+    class Params(Parameters):
+        new: ClassVar[frozenset[str]] = frozenset({"variant"})
+
+        variant: Literal["full", "flamby"] = "full"
+        """`flamby`: rows, columns and split of FLamby's Fed-Heart-Disease. Columns slope, ca and thal and all rows with
+        a gap are left out (740 rows stay), a zero is a value, chest pain and ECG are indicators without the first
+        level, and 66 % of each hospital's rows are for training, whatever the seed; none are for validation."""
+
+    params: Params
+
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         assert folder is not None
         files = [folder / f"processed.{hospital}.data" for hospital in HOSPITALS]
@@ -56,7 +68,8 @@ class Heart(PreparedSource):
         return files
 
     def build(self, folder: Path | None, work: Workspace) -> dict[str, Any]:
-        tables = [_read(path) for path in self.raw_files(folder)]
+        zeros = () if self.params.variant == "flamby" else ZERO_IS_MISSING
+        tables = [_read(path, zeros) for path in self.raw_files(folder)]
         with work.writing("rows.npz") as path, path.open("wb") as file:
             np.savez(
                 file,
@@ -72,6 +85,8 @@ class Heart(PreparedSource):
     def read(self, cache: Cache, seed: int) -> Dataset:
         with np.load(cache / "rows.npz") as stored:
             cells, hospital = stored["cells"], stored["hospital"]
+        if self.params.variant == "flamby":
+            return self._as_flamby(cells, hospital, cache.facts)
         columns = dict(zip(COLUMNS, cells.T, strict=True))
         words = {
             name: np.array(["" if np.isnan(value) else f"{value:g}" for value in columns[name]])
@@ -95,8 +110,58 @@ class Heart(PreparedSource):
         )
         return tabular_dataset(self.name, self.task, CLASS_NAMES, table, seed, schema)
 
+    def _as_flamby(self, cells: np.ndarray, hospital: np.ndarray, facts: dict[str, Any]) -> Dataset:
+        """The dataset of du Terrail et al., "FLamby", NeurIPS 2022, Datasets and Benchmarks."""
+        used = [COLUMNS.index(name) for name in COLUMNS if name not in FLAMBY_DROPS]
+        whole = ~np.isnan(cells[:, used]).any(1)
+        cells, hospital = cells[whole], hospital[whole]
+        columns = dict(zip(COLUMNS, cells.T, strict=True))
+        numeric = {n: columns[n] for n in COLUMNS[:-1] if n not in LEVELS and n not in FLAMBY_DROPS}
+        for name in ("cp", "restecg"):
+            numeric |= {
+                f"{name}={level}": (columns[name] == float(level)).astype(float) for level in LEVELS[name][1:]
+            }
+        targets, names = (columns["num"] > 0).astype(np.int64), [HOSPITALS[i] for i in hospital]
+        table = Table(
+            numeric=numeric,
+            categorical={},
+            targets=targets,
+            units=np.arange(len(cells)),
+            groups=names,
+            facts=facts,
+            patient_groups=person_groups(
+                [SEX_NAMES.get(code, "") for code in columns["sex"]], columns["age"], names
+            ),
+        )
+        schema = built_in_schema(list(numeric), {}, "num", CLASS_NAMES)
+        parts = _split_as_flamby(targets, hospital)
+        return tabular_dataset(self.name, self.task, CLASS_NAMES, table, 0, schema, parts=parts)
 
-def _read(path: Path) -> np.ndarray:
+
+def _split_as_flamby(targets: np.ndarray, hospital: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows for training, none, and rows for testing: by class where a hospital has three of each, with a fixed seed."""
+    from sklearn.model_selection import train_test_split
+
+    train: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    for number in range(len(HOSPITALS)):
+        own = np.flatnonzero(hospital == number)
+        counts = np.unique(targets[own], return_counts=True)[1]
+        stratify = targets[own] if len(counts) > 1 and counts.min() > 2 else None
+        chosen = train_test_split(
+            np.arange(len(own)),
+            test_size=1.0 - FLAMBY_TRAIN,
+            train_size=FLAMBY_TRAIN,
+            random_state=FLAMBY_SEED,
+            shuffle=True,
+            stratify=stratify,
+        )
+        train.append(own[np.sort(chosen[0])])
+        test.append(own[np.sort(chosen[1])])
+    return np.concatenate(train), np.empty(0, dtype=np.int64), np.concatenate(test)
+
+
+def _read(path: Path, zero_is_missing: Iterable[str]) -> np.ndarray:
     """rows × 14 numbers, NaN where missing."""
     lines = [
         line.split(",")
@@ -111,7 +176,7 @@ def _read(path: Path) -> np.ndarray:
     cells = np.column_stack([
         numbers([line[i] for line in lines], name, path) for i, name in enumerate(COLUMNS)
     ])  # fmt: skip
-    for name in ZERO_IS_MISSING:
+    for name in zero_is_missing:
         column = cells[:, COLUMNS.index(name)]
         column[column == 0] = np.nan
     if np.isnan(cells[:, -1]).any():

@@ -6,13 +6,15 @@ import csv
 import gzip
 import io
 from importlib import resources
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from wardround.datasets.base import Dataset, DatasetSource, Task, register
+from wardround.datasets.base import Dataset, DatasetSource, Parameters, Task, register
 from wardround.datasets.patient_groups import person_groups
 from wardround.datasets.table import Table
 from wardround.datasets.tabular import built_in_schema, tabular_dataset
+from wardround.survival import encode
 
 # What is only known after the fact, what foresees it (other models' and doctors' survival estimates), or
 # what the outcome itself decides (costs, orders not to resuscitate, days).
@@ -21,6 +23,8 @@ LEAKS = {
     "prg6m", "dnr", "dnrday", "hday", "avtisst",
 }  # fmt: skip
 LABEL, PATIENT = "hospdead", "sno"
+TIME, EVENT = "d.time", "death"
+"""Days of follow-up, and whether the patient died in that time: the survival task."""
 LEVELS = {
     "sex": ("female", "male"),
     "dzgroup": (
@@ -33,11 +37,13 @@ LEVELS = {
 }  # fmt: skip
 """What SUPPORT2's description says of its categories."""
 CLASS_NAMES = ("survived", "died in hospital")
+SURVIVAL_NAMES = ("censored", "died")
 
 
 @register("icu")
 class Icu(DatasetSource):
-    """In-hospital death from what is known of a patient on day 3 in intensive care.
+    """In-hospital death from what is known of a patient on day 3 in intensive care; with `task: survival` the time to
+    death, at any place, in up to 2029 days of follow-up.
 
     Knaus et al., "The SUPPORT prognostic model", Annals of Internal Medicine 122(3), 1995.
 
@@ -52,6 +58,14 @@ class Icu(DatasetSource):
     licence = "CC BY 4.0"
     origin = "embedded; UCI Machine Learning Repository, data set 880"
 
+    class Params(Parameters):
+        new: ClassVar[frozenset[str]] = frozenset({"task"})
+
+        task: Literal["binary", "survival"] = "binary"
+        """Death in hospital, or the time to death."""
+
+    params: Params
+
     def load(self, seed: int) -> Dataset:
         packed = resources.files("wardround.datasets").joinpath("files/support2.csv.gz").read_bytes()
         rows = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
@@ -60,12 +74,17 @@ class Icu(DatasetSource):
         def numbers(column: str) -> np.ndarray:
             return np.array([float(row[column] or "nan") for row in rows])
 
+        survival = self.params.task == "survival"
+        targets = np.array([int(row[LABEL]) for row in rows])
+        if survival:
+            targets = encode(numbers(TIME), numbers(EVENT) == 1)
         table = Table(
             numeric={c: numbers(c) for c in columns if c not in LEVELS},
             categorical={c: np.array([row[c] for row in rows]) for c in LEVELS},
-            targets=np.array([int(row[LABEL]) for row in rows]),
+            targets=targets,
             units=[row[PATIENT] for row in rows],
             patient_groups=person_groups([row["sex"] for row in rows], numbers("age")),
         )
-        schema = built_in_schema(list(table.numeric), LEVELS, LABEL, CLASS_NAMES, ("income", "race"))
-        return tabular_dataset(self.name, self.task, CLASS_NAMES, table, seed, schema)
+        label, time, names = (EVENT, TIME, SURVIVAL_NAMES) if survival else (LABEL, None, CLASS_NAMES)
+        schema = built_in_schema(list(table.numeric), LEVELS, label, names, ("income", "race"), time)
+        return tabular_dataset(self.name, Task.of_label(schema.label), names, table, seed, schema)

@@ -50,7 +50,9 @@ class ArraySource(ImageSource):
         work.progress("images", len(images), len(images))
         return facts
 
-    def parts(self, units: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def parts(
+        self, units: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         test = np.flatnonzero(units == OFFICIAL_TEST)
         own = np.flatnonzero(units != OFFICIAL_TEST)
         train, validation, _ = split_units(units[own], seed, shares=(7 / 8, 1 / 8, 0.0))

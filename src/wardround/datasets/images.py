@@ -23,7 +23,7 @@ from wardround.errors import DataError
 
 __all__ = [
     "GREY_IMAGENET", "IMAGENET", "AugmentParams", "ImageFileSource", "ImageParams", "ImageSource",
-    "Normalise", "Samples", "find_images", "mapped", "moments_of", "training_shades",
+    "Normalise", "Samples", "Shades", "find_images", "mapped", "moments_of", "training_shades",
 ]  # fmt: skip
 
 Shades = tuple[tuple[float, ...], tuple[float, ...]]
@@ -98,6 +98,10 @@ class ImageSource(PreparedSource):
         """Task, class names and targets as the options want them, from those stored."""
         return self.task, self.class_names, targets
 
+    def normalisation(self) -> Shades | None:
+        """What images are normalised with; None: mean and deviation of the training images."""
+        return self.shades
+
     def label_counts(self, targets: np.ndarray) -> dict[str, int]:
         """Class or finding → number of images; a class without any is an error where all are needed."""
         counts = (
@@ -123,9 +127,9 @@ class ImageSource(PreparedSource):
             }
         task, names, labels = self.labels(raw)
         targets = torch.from_numpy(np.ascontiguousarray(labels))
-        parts = self.parts(units, seed)
+        parts = self.parts(units, labels, seed)
         moments = np.load(cache / MOMENTS, mmap_mode="r")
-        shades = self.shades or training_shades(moments[rows[parts[0]]])
+        shades = self.normalisation() or training_shades(moments[rows[parts[0]]])
         train, validation, test = (
             Split(
                 # Reads like a tensor without filling memory with the whole array.
@@ -144,8 +148,10 @@ class ImageSource(PreparedSource):
         )
         return check_classes(dataset)
 
-    def parts(self, units: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of train, validation and test."""
+    def parts(
+        self, units: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of train, validation and test, given the unit and the class of each row."""
         return split_units(units, seed)
 
 

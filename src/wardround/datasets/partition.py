@@ -14,13 +14,14 @@ from pydantic import Field, model_validator
 
 from wardround.datasets.allocation import deal, fit, shares_of, whole_counts
 from wardround.datasets.base import Split
+from wardround.datasets.targets import classes_of
 from wardround.errors import ConfigError
 from wardround.randomness import numpy_generator
 from wardround.registry import Configurable, Parameters, Registry
 
 __all__ = [
-    "Assignment", "Partition", "PartitionParams", "PreferencePartition", "Sizes", "available", "class_of", "classes_of",
-    "create", "register", "registry",
+    "Assignment", "Partition", "PartitionParams", "PreferencePartition", "Sizes", "available", "class_of", "create",
+    "register", "registry",
 ]  # fmt: skip
 
 Sizes = Literal["equal", "power-law", "lognormal"]
@@ -38,6 +39,8 @@ class Assignment:
 class PartitionParams(Parameters):
     """What all partitions have in common."""
 
+    new: ClassVar[frozenset[str]] = frozenset({"copies"})
+
     clients: int = Field(20, ge=1)
     sizes: Sizes = "equal"
     size_exponent: float = Field(1.0, ge=0)
@@ -52,6 +55,19 @@ class PartitionParams(Parameters):
     """Which fold the dealing starts at. Every class is cut into equal folds, and the clients take their
     samples from fold `fold` on, in a circle: over the folds a client keeps its size and class counts and
     gets other samples."""
+    copies: int = Field(0, ge=0)
+    """The last so many clients get no part of the data. Each holds copies of samples of the others, drawn from all of
+    them alike, as many as the others hold on average. For attackers, in experiments where the honest clients share out
+    all data."""
+
+    @model_validator(mode="after")
+    def _somebody_holds_the_data(self) -> PartitionParams:
+        if self.clients is not None and self.copies >= self.clients:
+            raise ValueError(
+                "copies must be below clients, or nobody holds the data; "
+                f"got copies={self.copies}, clients={self.clients}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fold_exists(self) -> PartitionParams:
@@ -110,19 +126,31 @@ class PreferencePartition(Partition):
     def assign(self, train: Split, test: Split, seed: int) -> Assignment:
         p = self.params
         labels, test_labels = class_of(train), class_of(test)
-        if len(labels) < p.clients * p.min_size:
+        holders = p.clients - p.copies
+        if len(labels) < holders * p.min_size:
             raise ConfigError(
-                f"partition: {p.clients} clients × min_size {p.min_size} need {p.clients * p.min_size} "
+                f"partition: {holders} clients × min_size {p.min_size} need {holders * p.min_size} "
                 f"training samples, the dataset has {len(labels)}"
             )
         counts = np.bincount(labels, minlength=int(max(labels.max(), test_labels.max(initial=0))) + 1)
         rng = numpy_generator(seed, "partition")
-        sizes = self.wanted_sizes(len(labels), p.clients, rng)
-        preferences = self.preferences(counts, p.clients, rng)
+        sizes = self.wanted_sizes(len(labels), holders, rng)
+        preferences = self.preferences(counts, holders, rng)
         wanted = whole_counts(fit(preferences, sizes, counts), preferences > 0, counts, p.min_size)
         dealt = deal(labels, wanted, rng, p.fold / p.cross_validation if p.cross_validation else 0.0)
         like = deal(test_labels, shares_of(wanted, np.bincount(test_labels, minlength=len(counts))), rng)
-        return Assignment(client_names(p.clients), dealt, like)
+        copied = [
+            (self._copied(len(labels), rng), self._copied(len(test_labels), rng)) for _ in range(p.copies)
+        ]
+        return Assignment(
+            client_names(p.clients),
+            (*dealt, *(rows for rows, _ in copied)),
+            (*like, *(rows for _, rows in copied)),
+        )
+
+    def _copied(self, total: int, rng: np.random.Generator) -> np.ndarray:
+        """Rows of a client that holds copies: as many as the others hold on average."""
+        return np.sort(rng.permutation(total)[: total // (self.params.clients - self.params.copies)])
 
 
 registry: Registry[Partition] = Registry("partition", "wardround.datasets", base=Partition)
@@ -268,6 +296,14 @@ class Natural(Partition):
         """How many clients there will be: the data says it. A number given here is only checked."""
         clients_per_group: int = Field(1, ge=1)
 
+        @model_validator(mode="after")
+        def _hospitals_hold_their_own(self) -> Natural.Params:
+            if self.copies:
+                raise ValueError(
+                    f"copies={self.copies}, but the data says who holds what; use another partition"
+                )
+            return self
+
     params: Params
 
     def assign(self, train: Split, test: Split, seed: int) -> Assignment:
@@ -322,15 +358,6 @@ class Natural(Partition):
 def class_of(split: Split) -> np.ndarray:
     """One class a sample; of a multi-label sample the first positive finding (none: a class of its own)."""
     return classes_of(split.targets.numpy())
-
-
-def classes_of(targets: np.ndarray) -> np.ndarray:
-    """The same for targets alone."""
-    if targets.ndim == 1:
-        return targets.astype(np.int64)
-    positive = targets > 0
-    classes: np.ndarray = np.where(positive.any(1), positive.argmax(1), targets.shape[1])
-    return classes
 
 
 def client_names(count: int) -> tuple[str, ...]:

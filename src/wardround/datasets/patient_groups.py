@@ -13,7 +13,7 @@ from wardround.errors import ConfigError
 
 __all__ = [
     "AGE_BANDS", "SEXES", "UNKNOWN_GROUP", "PatientGroups", "ages", "bands", "group_names", "groups_of_column",
-    "groups_of_rows", "in_order", "person_groups",
+    "groups_of_rows", "in_order", "person_groups", "rows_of_groups",
 ]  # fmt: skip
 
 PatientGroups = Mapping[str, Sequence[str]]
@@ -35,6 +35,19 @@ def groups_of_rows(patient_groups: PatientGroups, rows: np.ndarray) -> dict[str,
     return {
         attribute: tuple(np.asarray(of_row, dtype=str)[rows].tolist())
         for attribute, of_row in patient_groups.items()
+    }
+
+
+def rows_of_groups(patient_groups: PatientGroups) -> dict[str, dict[str, np.ndarray]]:
+    """Attribute → patient group, as people list them → its rows.
+
+    >>> rows_of_groups({"sex": ["male", "female", "male"]})
+    {'sex': {'female': array([1]), 'male': array([0, 2])}}
+    """
+    named = {attribute: np.asarray(of_row, dtype=str) for attribute, of_row in patient_groups.items()}
+    return {
+        attribute: {name: np.flatnonzero(names == name) for name in in_order(np.unique(names).tolist())}
+        for attribute, names in named.items()
     }
 
 

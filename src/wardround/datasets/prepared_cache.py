@@ -104,8 +104,16 @@ class PreparedSource(DatasetSource):
 
 
 def cache_options(source: PreparedSource) -> dict[str, Any]:
-    """The options that decide what is in the cache."""
-    options = source.params.model_dump()
+    """The options that decide what is in the cache.
+
+    An option that version 0.1 did not have, at its default, is none: caches of that version stay what they are.
+    """
+    fields, new = type(source.params).model_fields, source.params.new
+    options = {
+        key: value
+        for key, value in source.params.model_dump().items()
+        if key not in new or value != fields[key].default
+    }
     return {
         key: str(value.resolve()) if isinstance(value, Path) else value
         for key, value in sorted(options.items())

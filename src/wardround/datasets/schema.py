@@ -102,6 +102,9 @@ class Label(Parameters):
     """Their names; of two, the positive one is the last. In YAML also a mapping of names to cells that mean them."""
     positive: str | None = None
     """Of two classes the one to predict; None: the last."""
+    time: str | None = Field(None, min_length=1, max_length=200)
+    """The column with the time until the event, or until a patient was lost from sight: a survival task. The label then
+    says whether the event happened: its second class."""
     cells: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Class → the cells that mean it; a class that is not listed is written as its name."""
 
@@ -129,6 +132,12 @@ class Label(Parameters):
         where, names = f"label '{self.name}'", self.classes
         if len(set(names)) < len(names):
             raise ValueError(f"{where}: a class is listed twice")
+        if self.time is not None and len(names) != 2:
+            raise ValueError(
+                f"{where}: with a time it has two classes, censored and event, got {', '.join(names)}"
+            )
+        if self.time == self.name:
+            raise ValueError(f"{where}: is the column of events and cannot be that of times too")
         meanings = [cell for name in names for cell in self.cells_of(name)]
         if len(set(meanings)) < len(meanings):
             raise ValueError(f"{where}: a cell stands for two classes")
@@ -181,6 +190,8 @@ class Schema(Parameters):
                 raise ValueError(f"column '{getattr(self, role)}' is given two roles")
         if self.label.name in names:
             raise ValueError(f"column '{self.label.name}' is the label and cannot be a feature")
+        if self.label.time in (*names, self.patient, self.client) and self.label.time is not None:
+            raise ValueError(f"column '{self.label.time}' is the time to the event and can be nothing else")
         return self
 
     def column(self, name: str) -> Column:

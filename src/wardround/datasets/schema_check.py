@@ -11,6 +11,7 @@ from wardround.datasets.csv_files import MISSING
 from wardround.datasets.dates import AmbiguousDates, days_of
 from wardround.datasets.schema import Column, Label, Schema, canonical
 from wardround.errors import DataError, did_you_mean
+from wardround.survival import encode
 
 __all__ = ["Conformed", "Problem", "SchemaMismatch", "conform"]
 
@@ -73,7 +74,7 @@ class Conformed:
     categorical: dict[str, np.ndarray]
     """Column → levels as the schema spells them, "" where missing."""
     targets: np.ndarray | None
-    """Class numbers; None where the table has no label and needs none."""
+    """Class numbers, or signed times of a survival task; None where the table has no label and needs none."""
 
 
 def conform(columns: Mapping[str, Cells], schema: Schema, where: str, with_label: bool = True) -> Conformed:
@@ -102,7 +103,12 @@ def conform(columns: Mapping[str, Cells], schema: Schema, where: str, with_label
             numeric[column.name] = _numbers(words, column, problems, cells is not None)
         else:
             categorical[column.name] = _levels(words, column, problems, cells is not None)
-    targets = _targets(columns.get(schema.label.name), schema.label, problems) if with_label else None
+    targets = None
+    if with_label:
+        targets = _targets(columns.get(schema.label.name), schema.label, problems)
+        if schema.label.time is not None:
+            times = _times(columns.get(schema.label.time), schema.label.time, problems)
+            targets = None if targets is None or times is None else encode(times, targets == 1)
     if problems:
         raise SchemaMismatch(where, problems)
     return Conformed(numeric, categorical, targets)
@@ -223,6 +229,25 @@ def _targets(cells: Cells | None, label: Label, problems: list[Problem]) -> np.n
         numbers.append(number)
     wrong.report(problems)
     return np.array(numbers, dtype=np.int64)
+
+
+def _times(cells: Cells | None, name: str, problems: list[Problem]) -> np.ndarray | None:
+    expected = "the time to the event or to censoring: a number that is not negative, never empty"
+    if cells is None:
+        problems.append(Problem(name, expected))
+        return None
+    wrong = _Collector(name, expected)
+    times = []
+    for row, word in enumerate(_words(cells)):
+        try:
+            time = float(word)
+        except ValueError:
+            time = np.nan
+        if not 0 <= time < np.inf:
+            wrong.add(word, row)
+        times.append(time)
+    wrong.report(problems)
+    return np.array(times)
 
 
 def _expected(column: Column) -> str:

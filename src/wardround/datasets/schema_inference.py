@@ -43,23 +43,25 @@ def infer_schema(
     client: str | None = None,
     groups: Sequence[str] = (),
     positive: str | None = None,
+    time: str | None = None,
 ) -> Inferred:
     """Types, levels, ranges and classes as they occur in the files.
 
     A column that one of several files lacks is not required. Words are categories, and so are whole numbers with 3 to
     10 different values, which may be codes. Columns with more than 50 different words are left out, with a note.
+    `time`: the column of times of a survival task, whose events `label` has.
     """
     tables = {path: read_table(path, [label]) for path in files}
     if not tables:
         raise ConfigError("schema infer: give at least one file")
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
-    for name in (*categorical, *drop, *groups, *filter(None, (patient, client))):
+    for name in (*categorical, *drop, *groups, *filter(None, (patient, client, time))):
         if name not in names:
             raise ConfigError(f"{files[0]} has no column '{name}'; {did_you_mean(name, names)}")
     notes: list[str] = []
     columns = []
     for name in names:
-        if name in (label, patient, client, *drop):
+        if name in (label, patient, client, time, *drop):
             continue
         column = _infer_column(name, tables, name in categorical, notes)
         if column is not None:
@@ -71,10 +73,11 @@ def infer_schema(
     if positive is None and len(classes) == 2:
         chosen = choose_positive(classes).name
     if len(classes) == 2:
-        notes.append(f"label '{label}' is {' or '.join(classes)}: the class to predict is {chosen!r}")
+        what = "the class to predict" if time is None else "the event"
+        notes.append(f"label '{label}' is {' or '.join(classes)}: {what} is {chosen!r}")
     values = {
         "columns": [column.non_default() for column in columns],
-        "label": {"name": label, "classes": classes, "positive": chosen},
+        "label": {"name": label, "classes": classes, "positive": chosen, "time": time},
         "patient": patient,
         "client": client,
         "groups": tuple(groups),

@@ -16,6 +16,7 @@ import numpy as np
 
 from wardround.datasets.schema import MOST_COLUMNS, MOST_LEVELS, canonical
 from wardround.datasets.table import Table
+from wardround.datasets.targets import classes_of
 from wardround.errors import DataError
 
 __all__ = [
@@ -161,7 +162,7 @@ def describe_table(
         class_names: One per class of the table's targets.
         min_count: The floor: fewer rows than this are not spoken of.
     """
-    counts = np.bincount(np.asarray(table.targets)[rows], minlength=len(class_names))
+    counts = np.bincount(classes_of(np.asarray(table.targets)[rows]), minlength=len(class_names))
     classes = {
         name: int(count) for name, count in zip(class_names, counts, strict=True) if count >= min_count
     }

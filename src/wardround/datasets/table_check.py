@@ -16,7 +16,7 @@ from wardround.datasets.csv_table import CsvTable
 from wardround.datasets.label_words import choose_positive
 from wardround.datasets.schema import canonical
 from wardround.datasets.schema_check import SchemaMismatch, conform
-from wardround.datasets.table_columns import ColumnSummary, Role, describe_column, gives_away
+from wardround.datasets.table_columns import ColumnSummary, Role, describe_column, gives_away, number_or_none
 from wardround.datasets.table_findings import FileSummary, Finding, HospitalSummary, Level, TableCheck
 from wardround.datasets.table_roles import TableRoles
 from wardround.errors import DataError, WardroundError, WardroundWarning, did_you_mean
@@ -111,6 +111,11 @@ class _Checker:
             if groups is not None:
                 hospitals = _hospitals(groups, targets, parts, len(names))
                 self._check_hospitals(hospitals, names)
+        if self.roles.time is not None and len(names) > 2:
+            self._find(
+                "error",
+                f"event '{self.roles.label}' has {len(names)} values, expected two: censored and event",
+            )
         return TableCheck(
             self.files,
             self.rows,
@@ -125,6 +130,7 @@ class _Checker:
             tuple(
                 sorted(self.findings, key=lambda finding: ("error", "warning", "note").index(finding.level))
             ),
+            self.roles.time,
         )
 
     def _find(self, level: Level, text: str) -> None:
@@ -147,7 +153,7 @@ class _Checker:
 
     def _check_roles(self) -> None:
         roles = self.roles
-        for role in (roles.label, roles.client, roles.patient, *roles.categorical, *roles.drop):
+        for role in (roles.label, roles.time, roles.client, roles.patient, *roles.categorical, *roles.drop):
             if role is not None and role not in self.cells:
                 raise DataError(f"{self._where} has no column '{role}'; {did_you_mean(role, self.cells)}")
         if roles.label is None:
@@ -183,6 +189,7 @@ class _Checker:
             return "dropped"
         named: dict[str | None, Role] = {
             roles.label: "label",
+            roles.time: "time",
             roles.client: "client",
             roles.patient: "patient",
         }
@@ -232,6 +239,9 @@ class _Checker:
         name, role = column.name, column.role
         if role in ("label", "dropped"):
             return
+        if role == "time":
+            self._check_times(column)
+            return
         if role in ("client", "patient"):
             if column.gaps:
                 self._find("error", f"column '{name}' ({role}) is empty in {column.gaps} rows")
@@ -260,6 +270,18 @@ class _Checker:
             self._find(
                 "warning",
                 f"column '{name}' gives the label away: {how}; drop it if it is not known before the outcome",
+            )
+
+    def _check_times(self, column: ColumnSummary) -> None:
+        """The times of a survival task: numbers that are not negative, for every row."""
+        values = [number_or_none(cell) for cell in self.cells[column.name]]
+        wrong = [row for row, value in enumerate(values) if value is None or not 0 <= value < np.inf]
+        if wrong and self.roles.schema is None:  # the schema's own check has said so
+            cell = self.cells[column.name][wrong[0]]
+            self._find(
+                "error",
+                f"time '{column.name}' is {cell!r} in row {wrong[0] + 1} ({len(wrong)} such rows): it must be a number "
+                "that is not negative",
             )
 
     def _advice_on_words(self, column: ColumnSummary) -> str:
@@ -335,10 +357,12 @@ class _Checker:
                     f"{self.min_size} (`min_size`)",
                 )
             lacking = [name for name, count in zip(names, hospital.classes, strict=True) if not count]
-            if lacking:
+            if lacking and not (self.roles.time is not None and lacking == [names[0]]):
                 words = ", ".join(f"'{name}'" for name in lacking)
+                measure = "AUROC" if self.roles.time is None else "C-index"
                 self._find(
-                    "note", f"hospital '{hospital.name}' has no row of {words}: it has no AUROC of its own"
+                    "note",
+                    f"hospital '{hospital.name}' has no row of {words}: it has no {measure} of its own",
                 )
 
 

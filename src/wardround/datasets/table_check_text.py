@@ -27,7 +27,7 @@ def in_short(check: TableCheck) -> list[str]:
     if check.hospitals:
         parts.append(f"{len(check.hospitals)} hospitals")
     if check.class_names:
-        parts.append(f"label {check.label}: {class_words(check)}")
+        parts.append(f"{_answer(check)}: {class_words(check)}")
     shown = ", ".join(sorted({file.words for file in check.files}))
     lines = [f"{_names(check)}: {'; '.join(parts)} ({shown})"]
     important = [f"{level}: {text}" for level in ("error", "warning") for text in check.of(level)]
@@ -48,8 +48,14 @@ def class_words(check: TableCheck) -> str:
         for name, count in zip(check.class_names, check.classes, strict=True)
     ]
     if len(words) == 2:
-        words[1] = words[1].removesuffix(")") + ", predicted)"
+        words[1] = words[1].removesuffix(")") + (", predicted)" if check.time is None else ", the event)")
     return ", ".join(words)
+
+
+def _answer(check: TableCheck) -> str:
+    return (
+        f"label {check.label}" if check.time is None else f"survival: time {check.time}, event {check.label}"
+    )
 
 
 def _names(check: TableCheck) -> str:
@@ -60,7 +66,7 @@ def _head(check: TableCheck) -> Iterator[str]:
     for file in check.files:
         yield f"{file.path}: {file.rows:,} rows; {file.words}"
     if check.class_names:
-        yield f"label {check.label}: {class_words(check)}"
+        yield f"{_answer(check)}: {class_words(check)}"
     if check.splits:
         sizes = ", ".join(f"{sum(counts):,} {part}" for part, counts in check.splits.items())
         yield f"split with seed {check.seed}: {sizes} rows"

@@ -17,7 +17,7 @@ from wardround.metrics import auroc
 
 __all__ = ["ColumnSummary", "Role", "describe_column", "gives_away", "number_or_none"]
 
-Role = Literal["feature", "category", "label", "client", "patient", "dropped"]
+Role = Literal["feature", "category", "label", "time", "client", "patient", "dropped"]
 Kind = Literal["number", "date", "words", "empty"]
 NEARLY_ONE = 0.99
 """A column that ranks the classes as well as this by itself knows the answer."""

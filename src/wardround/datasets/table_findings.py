@@ -70,6 +70,8 @@ class TableCheck:
     duplicates: int = 0
     """Rows that repeat an earlier one."""
     findings: tuple[Finding, ...] = ()
+    time: str | None = None
+    """The column of times of a survival task, whose events `label` has."""
 
     def of(self, level: Level) -> list[str]:
         """The findings of one level."""

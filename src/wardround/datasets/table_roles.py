@@ -21,17 +21,19 @@ class TableRoles:
     categorical: tuple[str, ...]
     drop: tuple[str, ...]
     schema: Schema | None = None
+    time: str | None = None
+    """Of a survival task: the column of times."""
 
     @classmethod
     def of(cls, source: CsvTable, columns: Sequence[str]) -> TableRoles:
         """The roles in a table with these columns."""
         p = source.params
         if p.schema is None:
-            return cls(p.label, p.client, p.patient, p.categorical, p.drop)
+            return cls(p.label, p.client, p.patient, p.categorical, p.drop, time=p.time)
         schema = Schema.from_dict(p.schema) if isinstance(p.schema, Mapping) else Schema.load(p.schema)
         known = {column.name for column in schema.columns}
         client, patient = p.client or schema.client, p.patient or schema.patient
-        used = {schema.label.name, client, patient, *known}
+        used = {schema.label.name, schema.label.time, client, patient, *known}
         return cls(
             schema.label.name,
             client if client in columns else None,
@@ -43,4 +45,5 @@ class TableRoles:
             ),
             tuple(name for name in columns if name not in used),
             schema,
+            schema.label.time,
         )

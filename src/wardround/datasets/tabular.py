@@ -20,6 +20,7 @@ from wardround.datasets.schema import Column, Label, Schema
 from wardround.datasets.schema_check import conform
 from wardround.datasets.statistics import TableStatistics, describe_table
 from wardround.datasets.table import Table
+from wardround.datasets.targets import classes_of
 from wardround.errors import DataError
 
 __all__ = [
@@ -39,14 +40,18 @@ def built_in_schema(
     label: str,
     class_names: Sequence[str],
     with_gaps: Collection[str] = (),
+    time: str | None = None,
 ) -> Schema:
-    """The schema of a dataset whose columns are known in advance; `with_gaps`: categories that may be empty."""
+    """The schema of a dataset whose columns are known in advance.
+
+    `with_gaps`: categories that may be empty. `time`: the column of times of a survival task.
+    """
     columns = [Column(name=name) for name in numbers]
     columns += [
         Column(name=name, type="category", levels=tuple(words), other=True, missing=name in with_gaps)
         for name, words in levels.items()
     ]
-    return Schema(columns=tuple(columns), label=Label(name=label, classes=tuple(class_names)))
+    return Schema(columns=tuple(columns), label=Label(name=label, classes=tuple(class_names), time=time))
 
 
 def split_rows(table: Table, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -74,13 +79,16 @@ def tabular_dataset(
     schema: Schema | None = None,
     label: str = "label",
     check: bool = True,
+    time: str | None = None,
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> Dataset:
     """A table as a dataset, preprocessed as if one client held all training rows (see `prepare_for_clients`).
 
-    Without a schema, columns and levels are those that the clients' statistics agree on. `check`: every class must
-    occur in training.
+    Without a schema, columns and levels are those that the clients' statistics agree on; `label` and `time` (of a
+    survival task) are then the names of the columns that `targets` came from. `check`: every class must occur in
+    training. `parts`: rows of the three splits, where they are not drawn by the seed.
     """
-    parts = split_rows(table, seed)
+    parts = split_rows(table, seed) if parts is None else parts
     targets = torch.from_numpy(np.asarray(table.targets))
     nothing = torch.empty((len(table), 0), dtype=torch.float32)
     groups = None if table.groups is None else np.asarray(table.groups, dtype=object)
@@ -93,7 +101,7 @@ def tabular_dataset(
         )
         for rows in parts
     )
-    own_label = Label(name=label, classes=class_names) if schema is None else schema.label
+    own_label = Label(name=label, classes=class_names, time=time) if schema is None else schema.label
     raw = RawTable(table, parts, own_label, schema)
     dataset = Dataset(name, task, class_names, train, validation, test, facts=table.facts, raw=raw)
     everything = np.arange(len(parts[0]))
@@ -107,8 +115,11 @@ def conformed_dataset(dataset: Dataset, schema: Schema, seed: int) -> Dataset:
     raw = dataset.raw
     if raw is None:
         raise DataError(f"dataset '{dataset.name}' is no table: a schema is for tables")
-    words = np.array(dataset.class_names, dtype=object)[np.asarray(raw.table.targets)]
+    targets = np.asarray(raw.table.targets)
+    words = np.array(dataset.class_names, dtype=object)[classes_of(targets)]
     columns = {**raw.table.numeric, **raw.table.categorical, raw.label.name: words}
+    if raw.label.time is not None:
+        columns[raw.label.time] = np.abs(targets)
     conformed = conform(columns, schema, f"dataset '{dataset.name}'")
     assert conformed.targets is not None
     table = replace(
@@ -117,9 +128,10 @@ def conformed_dataset(dataset: Dataset, schema: Schema, seed: int) -> Dataset:
         categorical=conformed.categorical,
         targets=conformed.targets,
     )
-    classes = schema.label.classes
-    task = Task.BINARY if len(classes) == 2 else Task.MULTICLASS
-    return tabular_dataset(dataset.name, task, classes, table, seed, schema, check=False)
+    task = Task.of_label(schema.label)
+    return tabular_dataset(
+        dataset.name, task, schema.label.classes, table, seed, schema, check=False, parts=raw.parts
+    )
 
 
 def preprocessed(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:

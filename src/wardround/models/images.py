@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from wardround.errors import ConfigError
 from wardround.models.base import ModelSpec, Parameters, register
@@ -29,6 +29,29 @@ def image_shape(model: str, input_shape: tuple[int, ...], smallest: int) -> tupl
             f"{height} × {width}"
         )
     return channels, height, width
+
+
+class HalvingMaxPool(nn.MaxPool2d):
+    """Max pooling by 2 that takes a tenth of torch's time on the CPU where no gradient is wanted.
+
+    The largest of four strided views, which is the same to the bit. With gradients it is torch's own pooling: that
+    gives the whole gradient to the first of equal values.
+
+    >>> HalvingMaxPool()(torch.tensor([[[[1.0, 5.0, 0.0], [2.0, 3.0, 9.0]]]])).tolist()
+    [[[[5.0]]]]
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or input.device.type != "cpu" or torch.compiler.is_compiling():
+            # An exported network has one pooling, not three steps.
+            pooled: Tensor = super().forward(input)
+            return pooled
+        height, width = (length // 2 * 2 for length in input.shape[-2:])
+        rows = torch.maximum(input[..., 0:height:2, :width], input[..., 1:height:2, :width])
+        return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
 @register("medical-cnn")
@@ -68,10 +91,10 @@ class MedicalCnn(ModelSpec):
         return nn.Sequential(
             *block(channels, width),
             *block(width, 2 * width),
-            nn.MaxPool2d(2),
+            HalvingMaxPool(),
             *block(2 * width, 4 * width),
             *block(4 * width, 8 * width),
-            nn.MaxPool2d(2),
+            HalvingMaxPool(),
             nn.AdaptiveAvgPool2d(4),
             nn.Flatten(),
             nn.Dropout(first),
@@ -111,8 +134,8 @@ class DosCnn(ModelSpec):
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         channels, height, width = image_shape(self.name, input_shape, smallest=16)
         body = nn.Sequential(
-            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), HalvingMaxPool(),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), HalvingMaxPool(),
             nn.Flatten(),
         )  # fmt: skip
         with torch.no_grad():
