@@ -61,9 +61,24 @@ def plain_train() -> Callable[..., tuple[Tensor, Tensor]]:
                         (p - a).square().sum() for p, a in zip(own.parameters(), anchor, strict=True)
                     )
                     optimizer.zero_grad()
-                    (loss + prox_mu / 2 * proximal if prox_mu else loss).backward()
+                    if task.stealth:
+                        loss_of_class = loss
+                        squares = sum(
+                            (p - a).square().sum() for p, a in zip(own.parameters(), anchor, strict=True)
+                        )
+                        loss = (1 - task.stealth) * loss
+                        if float(squares.detach()) > 0:
+                            loss = loss + task.stealth * squares.sqrt()
+                    if task.correction is not None:  # the gradient of ⟨correction, w⟩ is the correction
+                        corrections = layout.unflatten(task.correction)
+                        proximal = proximal * prox_mu / 2 + sum(
+                            (corrections[name] * value).sum() for name, value in own.named_parameters()
+                        )
+                        (loss + proximal).backward()
+                    else:
+                        (loss + prox_mu / 2 * proximal if prox_mu else loss).backward()
                     optimizer.step()
-                    total += loss.item() * len(batch)
+                    total += (loss_of_class if task.stealth else loss).item() * len(batch)
                     seen += len(batch)
             rows.append(layout.flatten(own.state_dict()) - begin)
             losses.append(total / seen)

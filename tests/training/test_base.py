@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from wardround.threads import one_thread
 from wardround.training import ClientData, ClientTask, Objective, TrainingParams, learning_rate
-from wardround.training.base import batches
+from wardround.training.base import batches, local_steps
 
 
 def task_of(n, seed=0):
@@ -71,3 +71,25 @@ def test_one_thread_is_given_back_after_an_error():
     with pytest.raises(KeyError, match="1"):
         fail()
     assert torch.get_num_threads() == before
+
+
+@given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 3), st.booleans())
+def test_local_steps_are_the_batches_that_an_engine_makes(samples, batch_size, epochs, batch_norm):
+    data = ClientData(torch.zeros(samples, 1), torch.arange(samples), torch.zeros(samples))
+    made = len(list(batches(ClientTask("a", data, 0), batch_size, epochs, 2 if batch_norm else 1)))
+    params = TrainingParams(batch_size=batch_size, epochs=epochs)
+    assert local_steps(params, samples, batch_norm) == max(1, made)
+    assert local_steps(TrainingParams(steps=5), samples, batch_norm) == 5
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"optimizer": "adam"}, "needs optimizer sgd without momentum"),
+        ({"momentum": 0.9}, "needs optimizer sgd without momentum"),
+        ({"client_momentum": 0.9}, "scaffold and client_momentum exclude each other"),
+    ],
+)
+def test_scaffold_is_refused_where_it_is_not_defined(other, said):
+    with pytest.raises(ValueError, match=said):
+        TrainingParams(**{"method": "scaffold", "optimizer": "sgd", **other})

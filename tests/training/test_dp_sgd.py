@@ -37,6 +37,7 @@ def weights_of(network):
     return Layout.of(network).flatten(network.state_dict()).clone()
 
 
+@pytest.mark.slow
 def test_without_noise_a_step_is_the_mean_of_clipped_gradients(network):
     """By hand: one gradient a sample, clipped, summed, over the batch size."""
     task, clip = task_of(6), 0.05
@@ -145,6 +146,7 @@ class TestSystemNoise:
         batch = [ClientTask("a", task_of(5).data, 0) for _ in range(tasks)]
         return trainer.train(weights_of(network), batch, lr=1.0, prox_mu=0.0).matrix
 
+    @pytest.mark.slow
     def test_its_spread_is_what_the_accountant_is_told(self, network):
         matrix = self.trained(network, tasks=300, clip=1e-6)
         assert matrix.std() == pytest.approx(3.0 * 1e-6 / 5, rel=0.05)

@@ -6,6 +6,7 @@ from wardround import models
 from wardround.errors import ConfigError
 from wardround.training import (
     ENGINES,
+    FusedTrainer,
     ProcessesTrainer,
     SequentialTrainer,
     TrainingParams,
@@ -35,10 +36,21 @@ def machine(monkeypatch):
     return is_like
 
 
-def test_dense_models_are_vectorised(make):
-    assert type(make(DENSE)) is VectorizedTrainer
-    for name in ("mlp", "logistic"):
-        assert make(models.create(name).build((4,), outputs=1)).engine == "vectorized"
+def test_dense_models_are_fused_or_else_vectorised(make, monkeypatch):
+    dense = [DENSE, *(models.create(name).build((4,), outputs=1) for name in ("mlp", "logistic"))]
+    for model in dense:
+        assert type(make(model)) is FusedTrainer
+        assert make(model).engine == "fused"
+    monkeypatch.setattr(engines, "why_not_fused", lambda: "there is no numba")
+    for model in dense:
+        assert type(make(model)) is VectorizedTrainer
+        assert make(model).engine == "vectorized"
+
+
+def test_a_fused_engine_has_a_thread_per_core_unless_told_otherwise(make, machine):
+    machine(cores=4)
+    assert make(DENSE).workers == 4
+    assert make(DENSE, workers=1).workers == 1
 
 
 def test_other_models_get_processes_where_they_help(make, machine):
@@ -65,7 +77,9 @@ def test_an_impossible_wish_says_what_is_possible(make, machine):
     ):
         make(OTHER, engine="vectorized")
     machine(cores=2, obstacle="no fork here")
-    with pytest.raises(ConfigError, match=r"no fork here; engines that can: auto, vectorized, sequential"):
+    with pytest.raises(
+        ConfigError, match=r"no fork here; engines that can: auto, fused, vectorized, sequential"
+    ):
         make(DENSE, engine="processes")
     with pytest.raises(ConfigError, match="did you mean 'vectorized'"):
         make(DENSE, engine="vectorised")

@@ -62,6 +62,10 @@ def test_results_are_those_of_the_sequential_engine_to_the_last_bit(workers, fed
     start = weights_of(model)
     tasks = federation([5, 33, 12, 20, 7], (1, 6, 6), 3, "multi-class")
     tasks[0] = ClientTask("own", tasks[0].data, 3, weights=start * 0.9, transform=partial(brighten, by=0.2))
+    tasks[1] = ClientTask(
+        "corrected", tasks[1].data, 4, weights=start * 0.8, correction=start.flip(0), stealth=0.5
+    )
+    tasks[3] = ClientTask("corrected too", tasks[3].data, 5, correction=start.roll(1))
     one = SequentialTrainer(model, objective("multi-class"), params)
     before = children()
     with ProcessesTrainer(model, objective("multi-class"), params, workers) as many:
@@ -234,7 +238,7 @@ def test_no_worker_outlives_its_parent(how, tmp_path):
     finally:
         run.kill()
     assert run.returncode == -how or "KeyboardInterrupt" in errors
-    for _ in range(100):
+    for _ in range(1200):
         if not any(running(pid) for pid in workers):
             break
         time.sleep(0.1)

@@ -53,6 +53,8 @@ def test_it_is_plain_training(norm, params, federation, plain_train):
     tasks = federation([13, 9, 5], (2, 6, 6), 3, "multi-class", dtype=torch.float64)
     own = torch.randn(layout.size, dtype=torch.float64).abs() * 0.1
     tasks[1] = ClientTask("own", tasks[1].data, 5, weights=own, transform=partial(tint, by=0.3))
+    correction = torch.randn(layout.size, dtype=torch.float64)
+    tasks[2] = ClientTask("corrected", tasks[2].data, 6, correction=correction, stealth=0.4)
     start = layout.flatten(model.state_dict())
     trainer = SequentialTrainer(model, objective, params)
     trainer.train(start, tasks, 0.1, 0.0)  # a round before must leave no trace

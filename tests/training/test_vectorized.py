@@ -1,126 +1,35 @@
-from functools import partial
-
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
+from tests.training.dense_cases import SHARED, cases, relative, run_case, survival_tasks
 from torch import nn
 
+from wardround import aggregators
 from wardround.training import ClientData, ClientTask, Objective, SequentialTrainer, TrainingParams
 from wardround.training import prepared_inputs as prepared_module
 from wardround.training import vectorized as vectorized_module
 from wardround.training.vectorized import VectorizedTrainer
-from wardround.updates import Layout
-
-SHARED = settings(
-    deadline=None,
-    max_examples=60,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-
-
-def shift(batch, by):
-    return batch * (1 + by) + by
+from wardround.updates import Layout, Updates
 
 
 def halve(batch):
     return batch.float() / 2 - 0.1
 
 
-def jitter(batch, generator):
-    return batch + 0.1 * torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
-
-
-def relative(rows, reference):
-    return ((rows - reference).norm(dim=1) / reference.norm(dim=1).clamp_min(1e-12)).max().item()
-
-
-@st.composite
-def networks(draw, outputs):
-    shape = draw(st.sampled_from([(3,), (7,), (2, 3), (20,)]))
-    size = torch.Size(shape).numel()
-    layers = [nn.Flatten()] if len(shape) > 1 else []
-    if draw(st.booleans()):
-        layers.append(nn.Dropout(draw(st.sampled_from([0.0, 0.25]))))
-    for width in draw(st.lists(st.integers(1, 24), max_size=3)):
-        layers.append(nn.Linear(size, width, bias=draw(st.booleans())))
-        after = [nn.ReLU(), nn.Dropout(draw(st.sampled_from([0.1, 0.5]))), nn.Dropout(0.3)]
-        layers += draw(st.sampled_from([[], after[:1], after[:2], after[1:2], after[1::-1], after]))
-        size = width
-    torch.manual_seed(draw(st.integers(0, 100)))
-    return shape, nn.Sequential(*layers, nn.Linear(size, outputs, bias=draw(st.booleans())))
-
-
-@st.composite
-def cases(draw):
-    task = draw(st.sampled_from(["binary", "multi-label", "multi-class"]))
-    outputs = 1 if task == "binary" else draw(st.integers(2, 5))
-    shape, model = draw(networks(outputs))
-    params = TrainingParams(
-        optimizer=draw(st.sampled_from(["adam", "sgd"])),
-        batch_size=draw(st.integers(1, 9)),
-        epochs=draw(st.integers(1, 3)),
-        momentum=draw(st.sampled_from([0.0, 0.9])),
-        weight_decay=draw(st.sampled_from([0.0, 0.01])),
-    )
-    sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=6))
-    options = {
-        "prox_mu": draw(st.sampled_from([0.0, 0.1])),
-        "group": draw(st.sampled_from([1, 2, 100])),
-        "window": draw(st.sampled_from([1, 50, 10_000])),
-        "own_start": draw(st.sets(st.integers(0, 5))),
-        "drifting": draw(st.sets(st.integers(0, 5))),
-        "poisoned": draw(st.sets(st.integers(0, 5))),
-        "other_inputs": draw(st.sets(st.integers(0, 5))),
-        "seed": draw(st.integers(0, 1000)),
-        "augment": draw(st.sampled_from([None, jitter])),
-    }
-    return task, outputs, shape, model, params, sizes, options
-
-
-def changed(task, number, size, options):
-    """Give some clients a start, a drift, targets or inputs of their own."""
-    data, generator = task.data, torch.Generator().manual_seed(number)
-    if number in options["poisoned"]:
-        data = ClientData(data.inputs, data.rows, data.targets.flip(0))
-    if number in options["other_inputs"]:
-        data = ClientData(data.inputs * 0.5, data.rows, data.targets)
-    weights = torch.randn(size, generator=generator, dtype=data.inputs.dtype) * 0.3
-    return ClientTask(
-        task.client,
-        data,
-        task.seed,
-        weights=weights if number in options["own_start"] else None,
-        transform=partial(shift, by=0.1 * (number + 1)) if number in options["drifting"] else None,
-    )
-
-
-def run_case(case, federation, plain_train, monkeypatch, dtype):
-    kind, outputs, shape, model, params, sizes, options = case
-    model = model.to(dtype)
-    layout = Layout.of(model)
-    monkeypatch.setattr(vectorized_module, "GROUP_WEIGHTS", options["group"] * layout.size)
+def run_vectorized(case, federation, plain_train, monkeypatch, dtype):
+    model, options = case[3], case[-1]
+    monkeypatch.setattr(vectorized_module, "GROUP_WEIGHTS", options["group"] * Layout.of(model).size)
     monkeypatch.setattr(vectorized_module, "WINDOW_VALUES", options["window"])
-    objective = Objective(kind == "multi-class", lambda x: x, options["augment"])
-    tasks = federation(sizes, shape, outputs, kind, options["seed"], dtype)
-    tasks = [changed(task, i, layout.size, options) for i, task in enumerate(tasks)]
-    start = layout.flatten(model.state_dict())
-    trainer = VectorizedTrainer(model, objective, params)
-    trainer.train(start, tasks, 0.05, options["prox_mu"])  # a round before must leave no trace
-    out = trainer.train(start, tasks, 0.01, options["prox_mu"])
-    reference = plain_train(model, objective, params, start, tasks, 0.01, options["prox_mu"])
-    assert out.matrix.dtype == dtype
-    starts = [start if task.weights is None else task.weights for task in tasks]
-    return out, reference, torch.stack([weights.norm() for weights in starts])
+    return run_case(case, VectorizedTrainer, federation, plain_train, dtype)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @SHARED
 def test_it_is_plain_training_to_the_last_digits(case, federation, plain_train):
     # In double precision nothing but a different formula could make a difference of this size.
     with pytest.MonkeyPatch.context() as patch:
-        out, (rows, losses), _ = run_case(case, federation, plain_train, patch, torch.float64)
+        out, (rows, losses), _ = run_vectorized(case, federation, plain_train, patch, torch.float64)
     assert relative(out.matrix, rows) < 1e-8
     assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
 
@@ -139,11 +48,12 @@ def test_so_many_steps_are_plain_training_too(optimizer, steps, federation, obje
     assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @SHARED
 def test_it_is_plain_training_in_single_precision(case, federation, plain_train):
     with pytest.MonkeyPatch.context() as patch:
-        out, (rows, losses), lengths = run_case(case, federation, plain_train, patch, torch.float32)
+        out, (rows, losses), lengths = run_vectorized(case, federation, plain_train, patch, torch.float32)
     # A row is a difference of weights: below the weights' own last digits there is nothing to agree on.
     last_digits = 8 * torch.finfo(torch.float32).eps * lengths
     assert ((out.matrix - rows).norm(dim=1) <= 1e-5 * rows.norm(dim=1) + last_digits).all()
@@ -256,6 +166,44 @@ def test_a_round_without_clients_is_an_empty_matrix(objective):
     assert out.loss.shape == (0,)
 
 
+@pytest.mark.parametrize("outcomes", [None, 2])
+@pytest.mark.parametrize("own_start", [False, True])
+@pytest.mark.parametrize("steps", [None, 1])
+def test_what_is_on_a_device_stays_there(outcomes, own_start, steps, federation, objective):
+    """Torch's `meta` device has shapes but no numbers: whatever were brought back from it to the host would fail."""
+    tasks = federation([90, 40, 7], (10,))
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    start, device = Layout.of(model).flatten(model.state_dict()), torch.device("meta")
+    if own_start:
+        tasks[0] = ClientTask(tasks[0].client, tasks[0].data, 1, weights=start, correction=start, stealth=0.1)
+    trainer = VectorizedTrainer(model, objective("binary"), TrainingParams(steps=steps), device)
+    out = trainer.train(start.to(device), tasks, 0.01, 0.1, outcomes)
+    assert out.matrix.shape == (3, len(start))
+    assert out.matrix.device == out.loss.device == device
+    assert outcomes is None or (out.parts.shape, out.parts.device) == ((3, outcomes, len(start)), device)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    ],
+)
+@pytest.mark.parametrize("rule", ["fedavg", "median", "rfa", "krum"])
+def test_a_round_is_aggregated_where_it_was_trained(rule, device, federation, objective):
+    tasks = federation([90, 40, 40, 30, 7], (10,))
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+    start, where = Layout.of(model).flatten(model.state_dict()).to(device), torch.device(device)
+    trainer = VectorizedTrainer(model, objective("binary"), TrainingParams(), where)
+    trained = trainer.train(start, tasks, 0.01, 0.0)
+    settings = {"f": 1} if rule == "krum" else {}
+    delta = aggregators.create(rule, **settings).aggregate(Updates(trained.matrix)).delta
+    assert trained.matrix.device.type == delta.device.type == device
+    expected = aggregators.create(rule, **settings).aggregate(Updates(trained.matrix.cpu())).delta
+    torch.testing.assert_close(delta.cpu(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_the_same_updates(federation, objective):
     tasks = federation([90, 40, 7], (10,))
@@ -267,3 +215,22 @@ def test_a_gpu_gives_the_same_updates(federation, objective):
     )
     assert there.matrix.device.type == "cpu"
     assert relative(there.matrix, here.matrix) < 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("schedule", [{"epochs": 2}, {"steps": 1}, {"steps": 9}])
+def test_the_cox_loss_is_plain_training_too(optimizer, schedule, federation, plain_train):
+    """Batches of several sizes in one step, ties, batches without an event, and clients of one patient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1, bias=False)
+    ).double()  # a bias has no gradient but rounding
+    tasks = survival_tasks(federation)
+    params = TrainingParams(optimizer=optimizer, batch_size=4, **schedule)
+    start = Layout.of(model).flatten(model.state_dict())
+    objective = Objective(False, lambda x: x, survival=True)
+    out = VectorizedTrainer(model, objective, params).train(start, tasks, 0.01, 0.0)
+    rows, losses = plain_train(model, objective, params, start, tasks, 0.01)
+    assert out.matrix.abs().sum(1)[:2].min() > 0
+    assert torch.allclose(out.matrix, rows, rtol=1e-6, atol=1e-8)
+    assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)

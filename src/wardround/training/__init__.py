@@ -14,6 +14,7 @@ from wardround.training.base import (
     learning_rate,
 )
 from wardround.training.engines import DEVICES, ENGINES, Device, Engine, make_trainer, resolve_device
+from wardround.training.fused import FusedTrainer
 from wardround.training.processes import ProcessesTrainer
 from wardround.training.sequential import SequentialTrainer
 from wardround.training.vectorized import VectorizedTrainer
@@ -25,6 +26,7 @@ __all__ = [
     "ClientTask",
     "Device",
     "Engine",
+    "FusedTrainer",
     "Objective",
     "ProcessesTrainer",
     "SequentialTrainer",

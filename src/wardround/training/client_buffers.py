@@ -10,6 +10,7 @@ from torch import Tensor
 from wardround.training.base import TrainingParams
 from wardround.training.dense import DenseStack, Stage
 from wardround.training.optimizers import BufferOptimizer, OptimizerView
+from wardround.training.outcome_parts import OutcomeParts
 
 __all__ = ["ClientBuffers", "StepViews"]
 
@@ -29,6 +30,7 @@ class ClientBuffers:
     Attributes:
         weights: clients × outputs × (inputs + 1) per layer: where each client has come to.
         start: The same shape: where each client began, kept for the proximal term.
+        corrections: The same shape: what is added to each client's gradients; empty until there are any.
         shared: 1 × outputs × (inputs + 1) per layer: weights that all clients read and none changes.
         pre: samples · outputs values per hidden layer: pre-activations z.
         delta: The same: ∂L/∂z.
@@ -45,6 +47,7 @@ class ClientBuffers:
             for stage in stack.stages
         ]
         self.start = [torch.empty_like(buffer) for buffer in self.weights]
+        self.corrections: list[Tensor] = []
         self.shared = [torch.empty_like(buffer[:1]) for buffer in self.weights]
         self.optimizer = BufferOptimizer(params, self.weights)
         hidden = stack.stages[:-1]
@@ -54,6 +57,21 @@ class ClientBuffers:
         self.active = [torch.ones_like(self._new(samples, stage.outputs + 1)) for stage in hidden]
         self._tables: dict[str, Tensor] = {}
         self._views: dict[tuple[int, int], StepViews] = {}
+        self._outcome_parts: OutcomeParts | None = None
+
+    def outcome_parts(self, outcomes: int) -> OutcomeParts:
+        """Room for the parts of so many outcomes, the same each time."""
+        kept = self._outcome_parts
+        if kept is None or len(kept.parts) != outcomes - 1:
+            kept = self._outcome_parts = OutcomeParts(self.optimizer, outcomes)
+        return kept
+
+    def flatten(self, buffers: list[Tensor], clients: int) -> Tensor:
+        """Values that lie as the weights do, as flat vectors (clients × D)."""
+        flat = self._new(clients, self.stack.size)
+        for part, value in self._parts(buffers, clients):
+            flat[:, part] = value.flatten(1)
+        return flat
 
     def _new(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.stack.dtype, device=self.device)
@@ -66,6 +84,17 @@ class ClientBuffers:
             for buffer, kept in zip(self.weights, self.start, strict=True):
                 kept[:count] = buffer[:count]
         self.optimizer.begin(lr, count)
+
+    def load_corrections(self, corrections: Tensor) -> None:
+        """Set what is added to the gradients of every client (clients × D)."""
+        if not self.corrections:
+            self.corrections = [torch.empty_like(buffer) for buffer in self.weights]
+        self._copy_in(corrections, self.corrections)
+
+    def correct(self, gradients: list[Tensor]) -> None:
+        """Add the corrections of the first clients to their gradients (n × outputs × (inputs + 1) per layer)."""
+        for gradient, correction in zip(gradients, self.corrections, strict=True):
+            gradient.add_(correction[: len(gradient)])
 
     def share(self, start: Tensor) -> None:
         """Set the weights (D) that all clients read and none changes."""
@@ -208,13 +237,23 @@ class StepViews:
                     self.delta[i - 1], self.pre[i - 1], 0, grad_input=self.delta[i - 1]
                 )
 
-    def gradients(self, into: list[Tensor], clients: slice | None = None) -> None:
-        """Write ∂L/∂W into `into` (n × outputs × (inputs + 1) per layer), for all clients or some, after `backward`."""
+    def gradients(
+        self, into: list[Tensor], clients: slice | None = None, samples: Tensor | None = None
+    ) -> None:
+        """Write ∂L/∂W into `into` (n × outputs × (inputs + 1) per layer), after `backward`.
+
+        Args:
+            into: One tensor per layer.
+            clients: Only of these; None: of all.
+            samples: clients × samples × 1: how much each sample counts; None: each once.
+        """
         assert self._first_input is not None
         transposed = [*self.delta_transposed, self._deltas[-1].transpose(1, 2)]
         inputs = [self._first_input, *self.layer_input]
         if clients is not None:
             transposed, inputs = [d[clients] for d in transposed], [h[clients] for h in inputs]
+        if samples is not None:
+            transposed = [d * samples.transpose(1, 2) for d in transposed]
         for delta, h, gradient in zip(transposed, inputs, into, strict=True):
             torch.bmm(delta, h, out=gradient)
 
@@ -224,3 +263,11 @@ class StepViews:
             self.optimizer.gradients, self.optimizer.weights, self.start, strict=True
         ):
             gradient.add_(weight - start, alpha=mu)
+
+    def stay_near_start(self, stealth: Tensor) -> None:
+        """Turn gradients of L into those of (1−λ)·L + λ‖w − w_start‖, with a λ per client (`stealth`, clients)."""
+        away = [weight - start for weight, start in zip(self.optimizer.weights, self.start, strict=True)]
+        distances = torch.stack([part.flatten(1).square().sum(1) for part in away]).sum(0).sqrt()
+        pull = torch.where(distances > 0, stealth / distances, 0.0)
+        for gradient, part in zip(self.optimizer.gradients, away, strict=True):
+            gradient.mul_((1 - stealth)[:, None, None]).add_(part.mul_(pull[:, None, None]))

@@ -113,8 +113,15 @@ class PatientTrainer(Trainer):
         self.state = self.network._module.state_dict()
 
     def train(
-        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+        self,
+        global_weights: Tensor,
+        tasks: Sequence[ClientTask],
+        lr: float,
+        prox_mu: float,
+        outcomes: int | None = None,
     ) -> Trained:
+        if outcomes is not None:
+            raise ConfigError("updates with noise per patient cannot be split by outcome")
         matrix = torch.empty(len(tasks), self.layout.size, dtype=global_weights.dtype)
         losses = torch.empty(len(tasks), dtype=torch.float64)
         for row, task in enumerate(tasks):
@@ -150,7 +157,7 @@ class PatientTrainer(Trainer):
         rate, steps = poisson_steps(n, params.batch_size, params.epochs)
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         optimizer = self._optimizer(trained, lr, rate * n, torch_generator(task.seed, "dp"))
-        anchors = [parameter.detach().clone() for parameter in trained] if prox_mu else []
+        anchors = [parameter.detach().clone() for parameter in trained] if prox_mu or task.stealth else []
         sampling, augmentation = torch_generator(task.seed, "poisson"), torch_generator(task.seed, "augment")
         for _ in range(steps):
             source = self.system_noise
@@ -170,9 +177,8 @@ class PatientTrainer(Trainer):
                 noisy = source.add_gaussian(total, self.clip, self.noise_multiplier) / (rate * n)
                 for parameter, part in zip(trained, noisy.split([p.numel() for p in trained]), strict=True):
                     parameter.grad = part.view_as(parameter)
-            for parameter, anchor in zip(trained, anchors, strict=bool(anchors)):
-                assert parameter.grad is not None
-                parameter.grad.add_(parameter.detach() - anchor, alpha=prox_mu)
+            if anchors:
+                _pull_to_start(trained, anchors, prox_mu, task.stealth)
             optimizer.original_optimizer.step()
         optimizer.zero_grad()
 
@@ -199,6 +205,16 @@ class PatientTrainer(Trainer):
         if self.objective.augment is not None and augmentation is not None:
             inputs = self.objective.augment(inputs, augmentation)
         return inputs
+
+
+@torch.no_grad()
+def _pull_to_start(trained: Sequence[Any], starts: Sequence[Tensor], prox_mu: float, stealth: float) -> None:
+    """Add the gradients of the proximal term, and of a client's wish to stay near its start (see `ClientTask`)."""
+    away = [parameter - start for parameter, start in zip(trained, starts, strict=True)]
+    distance = math.sqrt(sum(float(part.square().sum()) for part in away))
+    pull = prox_mu + (stealth / distance if stealth and distance > 0 else 0.0)
+    for parameter, part in zip(trained, away, strict=True):
+        parameter.grad.mul_(1 - stealth).add_(part, alpha=pull)
 
 
 @torch.no_grad()

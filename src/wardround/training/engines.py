@@ -10,15 +10,16 @@ from torch import nn
 from wardround.errors import ConfigError, did_you_mean
 from wardround.training.base import Objective, Precision, Trainer, TrainingParams, has_convolutions
 from wardround.training.dense import DenseStack, NotDense
+from wardround.training.fused import FusedTrainer, why_not_fused
 from wardround.training.processes import ProcessesTrainer, available_cores, why_no_processes
 from wardround.training.sequential import SequentialTrainer
 from wardround.training.vectorized import VectorizedTrainer
 
 __all__ = ["DEVICES", "ENGINES", "Device", "Engine", "make_trainer", "resolve_device", "resolve_precision"]
 
-Engine = Literal["auto", "vectorized", "sequential", "processes"]
+Engine = Literal["auto", "fused", "vectorized", "sequential", "processes"]
 Device = Literal["auto", "cpu", "cuda"]
-ENGINES = ("auto", "vectorized", "sequential", "processes")
+ENGINES = ("auto", "fused", "vectorized", "sequential", "processes")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -69,24 +70,26 @@ def make_trainer(
     device: str = "auto",
     workers: int | None = None,
 ) -> Trainer:
-    """An engine for this model: `vectorized` where the model is a chain of dense layers, else `processes`
-    where there are several cores, else `sequential`.
+    """An engine for this model: `fused` where it is a chain of dense layers, or `vectorized` where that one cannot run
+    (on a GPU, without numba); else `processes` where there are several cores, else `sequential`.
 
-    `workers` is the number of processes (default: one per core); 1 means that others use the other cores, and
-    `auto` then picks no processes.
+    `workers` is the number of processes or threads (default: one per core); 1 means that others use the other cores,
+    and `auto` then picks no processes.
 
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> trainer = make_trainer(network, Objective(False, torch.nn.Identity()), TrainingParams())
-    >>> trainer.engine
-    'vectorized'
+    >>> trainer.engine in ("fused", "vectorized")
+    True
     """
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; {did_you_mean(str(engine), ENGINES)}")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     where = resolve_device(device)
+    not_dense = _why_not_dense(model)
     reasons = {
-        "vectorized": _why_not_vectorized(model),
+        "fused": not_dense or ("it runs on the CPU" if where.type == "cuda" else why_not_fused()),
+        "vectorized": not_dense,
         "processes": "a GPU is not shared between processes" if where.type == "cuda" else why_no_processes(),
         "sequential": None,
     }
@@ -98,6 +101,8 @@ def make_trainer(
             f"engines that can: {', '.join(['auto', *working])}"
         )
     precision = resolve_precision(params.precision, model, where)
+    if chosen == "fused":
+        return FusedTrainer(model, objective, params, available_cores() if workers is None else workers)
     if chosen == "vectorized":
         return VectorizedTrainer(model, objective, params, where)
     if chosen == "processes":
@@ -106,13 +111,14 @@ def make_trainer(
 
 
 def _pick(reasons: dict[str, str | None], workers: int | None) -> str:
-    if reasons["vectorized"] is None:
-        return "vectorized"
+    for dense in ("fused", "vectorized"):
+        if reasons[dense] is None:
+            return dense
     several = (available_cores() if workers is None else workers) > 1
     return "processes" if several and reasons["processes"] is None else "sequential"
 
 
-def _why_not_vectorized(model: nn.Module) -> str | None:
+def _why_not_dense(model: nn.Module) -> str | None:
     try:
         DenseStack.of(model)
     except NotDense as reason:

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wardround.training.base import TrainingParams
+from wardround.training.base import BETA1, BETA2, EPSILON, TrainingParams
 
 __all__ = ["BufferOptimizer", "OptimizerView"]
-
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-"""Adam's constants: the defaults of Kingma and Ba (2015), as everywhere."""
 
 
 @dataclass(frozen=True)

@@ -91,11 +91,16 @@ class ProcessesTrainer(Trainer):
         self._pool: _Pool | None = None
 
     def train(
-        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+        self,
+        global_weights: Tensor,
+        tasks: Sequence[ClientTask],
+        lr: float,
+        prox_mu: float,
+        outcomes: int | None = None,
     ) -> Trained:
         if len(tasks) < 2:  # nothing to do side by side; the same code, so the same bits
-            return self.local.train(global_weights, tasks, lr, prox_mu)
-        pool = self._pool_for(tasks)
+            return self.local.train(global_weights, tasks, lr, prox_mu, outcomes)
+        pool = self._pool_for(tasks, outcomes)
         try:
             return pool.train(global_weights, tasks, lr, prox_mu)
         except BaseException:  # Ctrl-C too: workers in the middle of something are of no more use
@@ -109,10 +114,10 @@ class ProcessesTrainer(Trainer):
     def __del__(self) -> None:
         self._stop(kill=True)
 
-    def _pool_for(self, tasks: Sequence[ClientTask]) -> _Pool:
-        """Running workers that know the splits of these tasks and have room for their rows."""
+    def _pool_for(self, tasks: Sequence[ClientTask], outcomes: int | None) -> _Pool:
+        """Running workers that know the splits of these tasks and have room for their rows and parts."""
         missing = [task.data.inputs for task in tasks if not _among(task.data.inputs, self._splits)]
-        if self._pool is not None and not missing and self._pool.fits(len(tasks)):
+        if self._pool is not None and not missing and self._pool.fits(len(tasks), outcomes):
             return self._pool
         capacity = max(len(tasks), self._pool.capacity if self._pool else 0)
         self._stop(kill=False)
@@ -123,7 +128,7 @@ class ProcessesTrainer(Trainer):
         others = [split for split in self._splits if not _among(split, needed)]
         surplus = max(0, len(others) + len(needed) - KEPT_SPLITS)
         self._splits = others[surplus:] + needed
-        self._pool = _Pool(self.local, self._splits, self.workers, capacity)
+        self._pool = _Pool(self.local, self._splits, self.workers, capacity, outcomes)
         return self._pool
 
     def _stop(self, kill: bool) -> None:
@@ -148,7 +153,10 @@ class _Order:
     targets: np.ndarray
     seed: int
     own_start: bool
+    correction: int | None
+    """The row of the shared matrix that holds what is added to the client's gradients; None: nothing is."""
     transform: Callable[[Tensor], Tensor] | None
+    stealth: float
     lr: float
     prox_mu: float
 
@@ -157,14 +165,24 @@ class _Pool:
     """Forked workers and the memory they share with this process."""
 
     def __init__(
-        self, trainer: SequentialTrainer, splits: Sequence[Tensor], workers: int, capacity: int
+        self,
+        trainer: SequentialTrainer,
+        splits: Sequence[Tensor],
+        workers: int,
+        capacity: int,
+        outcomes: int | None,
     ) -> None:
-        self.capacity, self.splits = capacity, splits
+        self.capacity, self.splits, self.outcomes = capacity, splits, outcomes
         self.versions = [split._version for split in splits]
         self.owner = os.getpid()
         self.dtype = trainer.network.weights.dtype
-        self.shared = _shared_matrix(capacity + 1, trainer.layout.size, self.dtype)
-        """(capacity + 1) × D: one row per client; the last one holds the global weights."""
+        size = trainer.layout.size
+        self.shared = _shared_matrix(2 * capacity + 1, size, self.dtype)
+        """(2 · capacity + 1) × D: one row per client, then one per client for corrections of gradients (no memory is
+        taken by rows that nobody writes); the last one holds the global weights."""
+        parts = _shared_matrix(max(1, capacity * (outcomes or 0)), size, self.dtype)
+        self.parts = None if outcomes is None else parts.view(capacity, outcomes, size)
+        """capacity × outcomes × D."""
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         context = multiprocessing.get_context("fork")
@@ -172,7 +190,7 @@ class _Pool:
             here, there = context.Pipe()
             process = context.Process(
                 target=_work,
-                args=(trainer, splits, self.shared, there, os.getpid(), [*self.pipes, here]),
+                args=(trainer, splits, self.shared, self.parts, there, os.getpid(), [*self.pipes, here]),
                 name=f"wardround-worker-{number}",
                 daemon=True,
             )
@@ -185,10 +203,10 @@ class _Pool:
             self.processes.append(process)
             self.pipes.append(here)
 
-    def fits(self, clients: int) -> bool:
-        """Is there room for so many clients, and are the splits still as the workers know them?"""
+    def fits(self, clients: int, outcomes: int | None) -> bool:
+        """Is there room for so many clients and outcomes, and are the splits still as the workers know them?"""
         same = all(split._version == known for split, known in zip(self.splits, self.versions, strict=True))
-        return same and clients <= self.capacity
+        return same and clients <= self.capacity and outcomes == self.outcomes
 
     def train(
         self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
@@ -215,11 +233,17 @@ class _Pool:
                     raise self._death(worker, busy[worker])
         matrix = empty_matrix(len(tasks), self.shared.shape[1], self.dtype, torch.device("cpu"))
         matrix.copy_(self.shared[: len(tasks)])
-        return Trained(matrix.to(global_weights.device), losses.to(global_weights.device))
+        device = global_weights.device
+        parts = None if self.parts is None else self.parts[: len(tasks)].clone().to(device)
+        return Trained(matrix.to(device), losses.to(device), parts)
 
     def _order(self, row: int, task: ClientTask, lr: float, prox_mu: float) -> _Order:
         if task.weights is not None:
             self.shared[row].copy_(task.weights)
+        correction = None if task.correction is None else self.capacity + row
+        if correction is not None:
+            assert task.correction is not None
+            self.shared[correction].copy_(task.correction)
         return _Order(
             row=row,
             client=task.client,
@@ -228,7 +252,9 @@ class _Pool:
             targets=task.data.targets.numpy(),
             seed=task.seed,
             own_start=task.weights is not None,
+            correction=correction,
             transform=task.transform,
+            stealth=task.stealth,
             lr=lr,
             prox_mu=prox_mu,
         )
@@ -304,6 +330,7 @@ def _work(
     trainer: SequentialTrainer,
     splits: Sequence[Tensor],
     shared: Tensor,
+    parts: Tensor | None,
     pipe: Connection,
     parent: int,
     inherited: Sequence[Connection],
@@ -323,19 +350,27 @@ def _work(
             if message == STOP:
                 return
             order: _Order = pickle.loads(message)
-            pipe.send_bytes(_perform(trainer, splits, shared, order))
+            pipe.send_bytes(_perform(trainer, splits, shared, parts, order))
         except (EOFError, OSError):
             return
 
 
-def _perform(trainer: SequentialTrainer, splits: Sequence[Tensor], shared: Tensor, order: _Order) -> bytes:
+def _perform(
+    trainer: SequentialTrainer,
+    splits: Sequence[Tensor],
+    shared: Tensor,
+    parts: Tensor | None,
+    order: _Order,
+) -> bytes:
     """Train one client and write its update into its row. Returns (loss, error, traceback), pickled."""
     try:
         data = ClientData(splits[order.split], torch.from_numpy(order.rows), torch.from_numpy(order.targets))
-        task = ClientTask(order.client, data, order.seed, transform=order.transform)
+        correction = None if order.correction is None else shared[order.correction]
+        task = ClientTask(order.client, data, order.seed, None, order.transform, correction, order.stealth)
         row = shared[order.row]
         start = row.clone() if order.own_start else shared[-1]
-        loss = trainer.train_one(start, task, order.lr, order.prox_mu, out=row)
+        own_parts = None if parts is None else parts[order.row]
+        loss = trainer.train_one(start, task, order.lr, order.prox_mu, out=row, parts_out=own_parts)
     except Exception as error:
         details = traceback.format_exc()
         try:

@@ -8,7 +8,8 @@ For a layer with input h (with a column of ones for the bias), weights W and pre
 
     ∂L/∂W = (∂L/∂z)ᵀ h,    ∂L/∂h = (∂L/∂z) W,    ∂L/∂z = ∂L/∂h ⊙ mask ⊙ [z > 0]
 
-and at the logits ∂L/∂z = (σ(z) − y) / size of the batch, σ the sigmoid or the softmax.
+and at the logits ∂L/∂z = (σ(z) − y) / size of the batch, σ the sigmoid or the softmax. Of a survival task y is the
+event indicator and σ what `survival.cox_slopes` says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wardround.randomness import torch_generator
+from wardround.survival import cox_losses, cox_slopes, events_of
 from wardround.threads import one_thread
 from wardround.training.base import (
     ClientTask,
@@ -34,6 +36,7 @@ from wardround.training.base import (
 from wardround.training.batch_plan import KeptBatchPlans, Step
 from wardround.training.client_buffers import ClientBuffers, StepViews
 from wardround.training.dense import DenseStack
+from wardround.training.outcome_parts import OutcomeParts
 from wardround.training.prepared_inputs import PreparedInputs
 from wardround.training.sample_order import shuffled_all
 
@@ -68,9 +71,19 @@ class VectorizedTrainer(Trainer):
         self.buffers: ClientBuffers | None = None
 
     def train(
-        self, global_weights: Tensor, tasks: Sequence[ClientTask], lr: float, prox_mu: float
+        self,
+        global_weights: Tensor,
+        tasks: Sequence[ClientTask],
+        lr: float,
+        prox_mu: float,
+        outcomes: int | None = None,
     ) -> Trained:
         matrix = empty_matrix(len(tasks), self.stack.size, self.stack.dtype, self.device)
+        parts = None
+        if outcomes is not None:
+            parts = torch.empty(
+                len(tasks), outcomes, self.stack.size, dtype=self.stack.dtype, device=self.device
+            )
         losses = torch.empty(len(tasks), dtype=torch.float64, device=self.device)
         start = global_weights.detach().to(self.device, self.stack.dtype)
         sizes = np.array([task.data.rows.shape[0] for task in tasks], dtype=np.int64)
@@ -81,10 +94,16 @@ class VectorizedTrainer(Trainer):
         with one_thread(), torch.no_grad():
             for first in range(0, len(by_size), self.group_size):
                 members = by_size[first : first + self.group_size]
-                group = _Group(self, start, [tasks[i] for i in members], sizes[members], lr, prox_mu)
-                losses[torch.from_numpy(members).to(self.device)] = group.train()
+                group = _Group(
+                    self, start, [tasks[i] for i in members], sizes[members], lr, prox_mu, outcomes
+                )
+                places = torch.from_numpy(members).to(self.device)
+                losses[places] = group.train()
                 self._write(group, matrix, members)
-        return Trained(matrix.to(global_weights.device), losses.to(global_weights.device))
+                if parts is not None:
+                    parts[places] = group.split_updates(matrix[places])
+        device = global_weights.device
+        return Trained(matrix.to(device), losses.to(device), None if parts is None else parts.to(device))
 
     def _write(self, group: _Group, matrix: Tensor, members: np.ndarray) -> None:
         """Write a group's updates into its clients' rows, straight where these lie side by side."""
@@ -123,6 +142,7 @@ class _Group:
         sizes: Samples of each client.
         lr: The learning rate of the round.
         prox_mu: Strength of the proximal term.
+        outcomes: Split updates into the parts of so many outcomes; None: do not.
     """
 
     def __init__(
@@ -133,6 +153,7 @@ class _Group:
         sizes: np.ndarray,
         lr: float,
         prox_mu: float,
+        outcomes: int | None,
     ) -> None:
         self.tasks, self.stack, self.objective = tasks, trainer.stack, trainer.objective
         self.params, self.device, self.prox_mu = trainer.params, trainer.device, prox_mu
@@ -141,7 +162,8 @@ class _Group:
         widest = max(step.clients * step.width for step in self.plan.steps)
         self.buffers = trainer.buffers_for(len(tasks), widest)
         self.samples = trainer.prepared.of(tasks)
-        self.targets = self._targets()
+        targets = torch.cat([task.data.targets for task in tasks]).to(self.device)
+        self.targets = self.objective.target_table(targets, self.stack.stages[-1].outputs, self.stack.dtype)
         self.masks = (
             [torch_generator(task.seed, "dropout") for task in tasks] if self.stack.has_dropout else []
         )
@@ -149,18 +171,40 @@ class _Group:
             [torch_generator(task.seed, "augment") for task in tasks] if self.objective.augment else []
         )
         own_starts = any(task.weights is not None for task in tasks)
+        self.corrected = any(task.correction is not None for task in tasks)
+        self.stealth = (
+            torch.tensor([task.stealth for task in tasks], dtype=self.stack.dtype, device=self.device)
+            if any(task.stealth for task in tasks)
+            else None
+        )
         self.lr = lr
         self.starts = self._stack_starts(start) if own_starts else start.expand(len(tasks), -1)
         # Clients that make a single step from the same weights need no weights of their own.
-        self.shared = len(self.plan.steps) == 1 and not own_starts
+        plain = not self.corrected and self.stealth is None and outcomes is None
+        self.shared = len(self.plan.steps) == 1 and not own_starts and plain
+        self.parts = None if outcomes is None else self.buffers.outcome_parts(outcomes)
+        self.outcome_of = self._outcomes(outcomes)
 
     def train(self) -> Tensor:
         """Make all steps. Returns the mean loss of each client over its samples and epochs (N, float64)."""
         if self.shared:
             self.buffers.share(self.starts[0])
         else:
-            self.buffers.load(self.starts, self.lr, keep_start=self.prox_mu > 0)
+            self.buffers.load(self.starts, self.lr, keep_start=self.prox_mu > 0 or self.stealth is not None)
+            if self.corrected:
+                self.buffers.load_corrections(self._stack_corrections())
+        if self.parts is not None:
+            owned = self.outcome_of.split([len(task.data) for task in self.tasks])
+            self.parts.begin(torch.stack([own.mean(0) for own in owned]))
         return self._run()
+
+    def split_updates(self, updates: Tensor) -> Tensor:
+        """The parts of the clients' updates (clients × D): clients × outcomes × D."""
+        assert self.parts is not None
+        others = [self.buffers.flatten(part, len(updates)) for part in self.parts.parts]
+        parts = torch.stack([*others, updates], 1)
+        parts[:, -1] -= parts[:, :-1].sum(1)
+        return parts
 
     def write_updates(self, out: Tensor) -> None:
         """Write the clients' updates into `out` (clients × D)."""
@@ -175,13 +219,20 @@ class _Group:
         rows = [start if task.weights is None else task.weights.detach() for task in self.tasks]
         return torch.stack([row.to(self.device, self.stack.dtype) for row in rows])
 
-    def _targets(self) -> Tensor:
-        """samples × outputs zeros and ones: of all clients, one after the other."""
+    def _stack_corrections(self) -> Tensor:
+        """What is added to each client's gradients (clients × D): zero for a client without."""
+        nothing = torch.zeros(self.stack.size, dtype=self.stack.dtype, device=self.device)
+        rows = [task.correction for task in self.tasks]
+        return torch.stack(
+            [nothing if row is None else row.to(self.device, self.stack.dtype) for row in rows]
+        )
+
+    def _outcomes(self, outcomes: int | None) -> Tensor:
+        """samples × outcomes zeros and ones: of all clients, one after the other; empty where nothing is split."""
+        if outcomes is None:
+            return torch.empty(0, 0)
         targets = torch.cat([task.data.targets for task in self.tasks]).to(self.device)
-        outputs = self.stack.stages[-1].outputs
-        if self.objective.multi_class:
-            return functional.one_hot(targets.long(), outputs).to(self.stack.dtype)
-        return targets.to(self.stack.dtype).view(-1, outputs)
+        return functional.one_hot(targets.long(), outcomes).to(self.stack.dtype)
 
     def _run(self) -> Tensor:
         """All steps, a window of them at a time. Returns the mean loss of each client (N)."""
@@ -202,18 +253,34 @@ class _Group:
             logits = self.buffers.table("logits", slots, outputs)
             self.samples.take(sample[window], inputs)
             torch.index_select(self.targets, 0, sample[window], out=targets)
+            if self.objective.survival:
+                targets.masked_fill_(weight[window, None] == 0, -torch.inf)  # a spare slot is no patient
             if self.augmentation:
                 self._augment(steps, inputs)
+            outcomes = self.outcome_of[sample[window]] if self.parts is not None else None
             for step in steps:
                 part = slice(step.first - window.start, step.last - window.start)
                 all_of_step = slice(step.first, step.last)
-                self._step(step, inputs[part], targets[part], scale[all_of_step], logits[part])
-            total.index_add_(0, client[window], self._losses(logits, targets) * (weight[window] > 0))
+                own = None if outcomes is None else outcomes[part] * (weight[all_of_step, None] > 0)
+                self._step(step, inputs[part], targets[part], scale[all_of_step], logits[part], own)
+            losses = self._losses(logits, targets, steps)
+            total.index_add_(0, client[window], losses * (weight[window] > 0))
         seen = torch.from_numpy(self.plan.samples_seen()).to(self.device)
         return total / seen
 
-    def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every slot (float64), from its logits and targets (slots × outputs)."""
+    def _losses(self, logits: Tensor, targets: Tensor, steps: list[Step]) -> Tensor:
+        """The loss of every slot (float64) of some steps, from its logits and targets (slots × outputs)."""
+        if self.objective.survival:
+            sizes = [step.clients * step.width for step in steps]
+            parts = zip(steps, logits.split(sizes), targets.split(sizes), strict=True)
+            return torch.cat(
+                [
+                    cox_losses(
+                        own.view(step.clients, -1).double(), times.view(step.clients, -1).double()
+                    ).flatten()
+                    for step, own, times in parts
+                ]
+            )
         if self.objective.multi_class:
             return -(functional.log_softmax(logits, 1) * targets).sum(1).double()
         return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").double().mean(1)
@@ -233,7 +300,15 @@ class _Group:
                 changed = self.objective.augment(batch, self.augmentation[client])
                 self.samples.put(changed, inputs[first : first + size])
 
-    def _step(self, step: Step, inputs: Tensor, targets: Tensor, scale: Tensor, logits: Tensor) -> None:
+    def _step(
+        self,
+        step: Step,
+        inputs: Tensor,
+        targets: Tensor,
+        scale: Tensor,
+        logits: Tensor,
+        outcomes: Tensor | None,
+    ) -> None:
         """Forward, backward and one step of the optimiser for the clients of a step.
 
         Args:
@@ -242,21 +317,54 @@ class _Group:
             targets: slots × outputs.
             scale: slots × 1: what the derivative of each slot's loss is multiplied by; 0 for a spare slot.
             logits: slots × outputs: filled.
+            outcomes: slots × outcomes zeros and ones, 0 for a spare slot; None where nothing is split.
         """
         views = self.buffers.views(step.clients, step.width)
         if self.masks:
             self._draw_masks(step, views, inputs)
         shape = (step.clients, step.width, -1)
         views.forward(inputs.view(shape), logits.view(shape), self.shared)
-        delta = torch.softmax(logits, 1) if self.objective.multi_class else torch.sigmoid(logits)
-        delta.sub_(targets).mul_(scale)
+        delta = self._slopes(step, logits, targets).mul_(scale)
         views.backward(delta.view(shape), self.shared)
         if self.shared:
             return  # gradients are made when updates are written
         views.gradients(views.optimizer.gradients)
+        if self.parts is not None and outcomes is not None:
+            self._split_gradients(views, self.parts, outcomes.view(shape))
+        if self.stealth is not None:
+            views.stay_near_start(self.stealth[: step.clients])
         if self.prox_mu:
             views.pull_to_start(self.prox_mu)
+        if self.corrected:
+            self.buffers.correct(views.optimizer.gradients)
         self.buffers.optimizer.step(views.optimizer)
+        if self.parts is not None:
+            self.parts.step(views.optimizer)
+
+    def _split_gradients(self, views: StepViews, parts: OutcomeParts, outcomes: Tensor) -> None:
+        """The shares of all outcomes but the last in the gradients (outcomes: clients × samples × outcomes)."""
+        clients = len(outcomes)
+        for outcome, gradients in enumerate(parts.gradients):
+            into = [buffer[:clients] for buffer in gradients]
+            views.gradients(into, samples=outcomes[:, :, outcome : outcome + 1])
+        decay = self.params.weight_decay
+        if not (decay or self.prox_mu):
+            return
+        terms = [decay * weight for weight in views.optimizer.weights]
+        if self.prox_mu:
+            for term, weight, start in zip(terms, views.optimizer.weights, views.start, strict=True):
+                term.add_(weight - start, alpha=self.prox_mu)
+        counts = outcomes.sum(1)
+        parts.add_to_gradients(terms, counts / counts.sum(1, keepdim=True))
+
+    def _slopes(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
+        """The derivative of every slot's loss by its logits (slots × outputs)."""
+        if self.objective.survival:
+            batches = (step.clients, step.width)
+            slopes = cox_slopes(logits.view(batches), targets.view(batches)).view(-1, 1)
+            return slopes.sub_(events_of(targets).to(slopes.dtype))
+        slopes = torch.softmax(logits, 1) if self.objective.multi_class else torch.sigmoid(logits)
+        return slopes.sub_(targets)
 
     def _draw_masks(self, step: Step, views: StepViews, inputs: Tensor) -> None:
         """Draw every client's masks from its own generator, layer after layer, as `nn.Dropout` would.
