@@ -47,6 +47,7 @@ def test_noise_differs_by_round_and_client_and_repeats_with_the_seed():
     assert torch.equal(draws[0], clip_and_noise(row, 1.0, 1.0, 0, 1, "a"))
 
 
+@pytest.mark.slow
 def test_profile_noise_has_the_size_that_its_sensitivity_asks_for():
     noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
     normal = np.random.default_rng(0).normal
@@ -59,6 +60,7 @@ def test_profile_noise_has_the_size_that_its_sensitivity_asks_for():
     assert noise.blur(1.0, None, normal)[1] is None
 
 
+@pytest.mark.slow
 def test_profile_noise_covers_a_cosine_that_turns_from_one_end_to_the_other():
     """The deviations, measured, put the two most different clients 1/multiplier apart: what (ε, δ) was computed for."""
     noise = ProfileNoise(

@@ -73,6 +73,7 @@ def protected(rule, **privacy):
     return Protected(rule, **privacy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rules_for("encrypted-fedmed", RULES))
 def test_rules_that_weigh_by_reports_give_the_same_under_encryption(name):
     rule, plain = aggregators.create(name), aggregators.create(name)

@@ -174,3 +174,20 @@ class PrivacyParams(Parameters):
             + (f"rules that work here: {', '.join(others)}; " if others else "")
             + f"aggregator {rule.name!r} works in mode {' or '.join([*fits, 'plaintext'])}"
         )
+
+    def why_no_control_variates(self, steps: int | None) -> str | None:
+        """Why clients cannot train with SCAFFOLD in this mode; None where they can.
+
+        `steps` are the local steps that all clients make; None where that depends on their samples.
+        """
+        if self.dp is not None:
+            return (
+                "training.method scaffold with privacy.dp: control variates are read out of the updates, and clipped "
+                "and noisy ones are no mean gradients; use training.method plain"
+            )
+        if self.mode != "plaintext" and steps is None:
+            return (
+                f"training.method scaffold with privacy.mode {self.mode} needs training.steps: the server sees no "
+                "single update, so all clients have to make the same number of steps"
+            )
+        return None

@@ -7,7 +7,8 @@ server's, is handed ids, sample counts, reported metrics and whatever scalars th
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -42,6 +43,10 @@ class Rule(Protocol):
     def aggregate(self, updates: Updates, round: int = 1) -> Aggregation: ...
 
     def on_dropped(self, dropped: dict[str, str]) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class ScalarRule(Protocol):
@@ -193,7 +198,10 @@ class Protection:
         while True:
             rows = [row for row, client in enumerate(reports.clients) if client not in dropped]
             try:
-                result = self._opened(reports.select(rows), round, order, sealed, dropped, dimension, dtype)
+                with self._teaching_once():
+                    result = self._opened(
+                        reports.select(rows), round, order, sealed, dropped, dimension, dtype
+                    )
                 break
             except _ForgedDeposit as forged:
                 dropped[forged.client] = forged.reason
@@ -208,6 +216,16 @@ class Protection:
         result = result.spread(torch.tensor(rows, dtype=torch.long), len(reports))
         result.dropped = dropped
         return result
+
+    @contextmanager
+    def _teaching_once(self) -> Iterator[None]:
+        """What fails inside has taught the rule nothing: it will be tried again, as the steward may be away."""
+        before = copy.deepcopy(self.rule.state_dict())
+        try:
+            yield
+        except Exception:
+            self.rule.load_state_dict(before)
+            raise
 
     def _unreadable(self, sealed: Mapping[str, bytes], clients: Sequence[str]) -> list[str]:
         """Clients whose ciphertexts cannot be summed. What only the steward can read, the steward complains about."""

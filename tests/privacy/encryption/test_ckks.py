@@ -28,6 +28,7 @@ def test_a_weighted_sum_of_vectors_of_any_length(secret, public, length, padded)
     assert relative(opened, coefficients @ rows) < 1e-5
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_norms_and_inner_products_are_those_of_the_plain_vectors(secret, public, data):

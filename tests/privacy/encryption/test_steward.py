@@ -181,6 +181,7 @@ class TestAServerThatLies:
 
 
 class TestDeposits:
+    @pytest.mark.slow
     def test_scalars_and_sum_are_those_of_the_plain_updates(self, depositing):
         mean = depositing.expected(depositing.even)
         for round in (1, 2):
@@ -216,6 +217,7 @@ class TestDeposits:
             with pytest.raises(Refused, match="not sealed by hospital-0"):
                 depositing.measure({**depositing.deposits(), A: content})
 
+    @pytest.mark.slow
     def test_a_replayed_deposit_is_refused(self, depositing):
         old = depositing.deposits(round=1)
         depositing.measure(old)
@@ -230,6 +232,7 @@ class TestDeposits:
         with pytest.raises(Refused, match="not sealed by hospital-1 for this round and order"):
             depositing.measure(deposits)
 
+    @pytest.mark.slow
     def test_a_client_is_measured_once_a_round(self, depositing):
         """Asked again, the answer is the one that was given: a second measurement would average the noise away."""
         depositing.steward.profile_noise = ProfileNoise(epsilon=1.0, delta=1e-5, clip=1.0)
@@ -238,6 +241,7 @@ class TestDeposits:
         longer = {client: depositing.deposit(client, vector=np.ones(20)) for client in first}
         assert depositing.measure(longer) == first
 
+    @pytest.mark.slow
     def test_a_client_that_comes_late_is_measured_too(self, depositing):
         three = {client: depositing.deposit(client) for client in (A, B, C)}
         first = depositing.measure(three)
@@ -245,6 +249,7 @@ class TestDeposits:
         assert {client: all_five[client] for client in first} == first
         assert len(all_five) == 5
 
+    @pytest.mark.slow
     def test_no_more_than_two_openings_a_client_and_round(self, depositing):
         measured, deposits = depositing.measure(), depositing.deposits()
         opened = depositing.measured_sum(depositing.even)
@@ -267,6 +272,7 @@ class TestDeposits:
         with pytest.raises(Refused, match="this round has its sum"):
             depositing.measure()
 
+    @pytest.mark.slow
     def test_sums_of_deposits_obey_the_same_policy(self, depositing):
         depositing.measure()
         for values, reason in (
@@ -287,6 +293,7 @@ class TestDeposits:
         with pytest.raises(Refused, match="no deposit of hospital-3"):
             depositing.measured_sum({A: 0.25, B: 0.25, C: 0.25, D: 0.25})
 
+    @pytest.mark.slow
     def test_a_norm_that_wraps_around_does_not_pass(self, depositing):
         """A malicious client encrypts values so long that their squares wrap to a small reading."""
         public = depositing.public
@@ -302,6 +309,7 @@ class TestDeposits:
         with pytest.raises(Refused, match="longer than its parts"):
             depositing.measured_sum(depositing.even)
 
+    @pytest.mark.slow
     def test_profile_noise_is_added_before_scalars_leave(self, depositing):
         depositing.steward.profile_noise = ProfileNoise(epsilon=1.0, delta=1e-5, clip=1.0)
         measured = depositing.measure()
@@ -330,6 +338,7 @@ class TestModesAreKeptApart:
 class TestFlooding:
     """What is opened is far noisier than the cipher itself, whatever is in it: its own error gives its key away."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0])
     def test_of_deposits(self, make_bench, scale):
         bench = make_bench(mode=DEPOSITS, dimension=4000, scale=scale)
@@ -395,6 +404,7 @@ class TestTheSameModelAgain:
         with pytest.raises(Refused, match="two could be subtracted"):
             bench.open(bench.even, round=3, order=self.again(3))
 
+    @pytest.mark.slow
     def test_is_not_measured_against_another_direction(self, depositing):
         """Each would be one more linear view of the same update."""
         depositing.measure()
@@ -448,6 +458,7 @@ class TestARestart:
             with pytest.raises(Refused, match=reason):
                 bench.open(values, round=round, order=order)
 
+    @pytest.mark.slow
     def test_of_deposits(self, depositing):
         depositing.measure()
         depositing.measured_sum(depositing.even)

@@ -96,6 +96,7 @@ def test_a_sum_over_a_connection(vault, remote, public):
     assert got == pytest.approx(sum(0.25 * update for update in updates.values()), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_scalars_and_their_sum_over_a_connection(tmp_path):
     pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
     vault, updates = Vault(tmp_path), updates_of(10)
@@ -132,20 +133,20 @@ def test_a_request_made_again_is_refused(vault, service):
     body = pack_message({})
     headers = signed_headers(server_key(vault.keys), "/context", body)
     request = urllib.request.Request(service.address + "/context", body, headers, method="POST")
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert response.status == 200
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 401
     assert b"replay" in refused.value.read()
 
 
 def test_strangers_are_not_answered(service):
     with pytest.raises(NotAuthentic):
-        RemoteSteward(service.address, b"wrong key" * 4, timeout=10).public_context()
+        RemoteSteward(service.address, b"wrong key" * 4, timeout=60).public_context()
     request = urllib.request.Request(service.address + "/context", b"{}", method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 401
 
 
@@ -213,6 +214,7 @@ SENSELESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", SENSELESS.values(), ids=SENSELESS)
 @pytest.mark.parametrize("path", ["/sum", "/measure", "/measured-sum"])
 def test_requests_that_make_no_sense_get_an_answer(vault, service, remote, capfd, path, head):
@@ -266,7 +268,7 @@ def test_an_answer_that_is_not_the_stewards_is_not_believed(vault):
     threading.Thread(target=impostor, daemon=True).start()
     address = f"http://127.0.0.1:{impostor.socket.getsockname()[1]}"
     with pytest.raises(NotAuthentic, match="not signed with the steward's key"):
-        RemoteSteward(address, server_key(vault.keys), timeout=10).public_context()
+        RemoteSteward(address, server_key(vault.keys), timeout=60).public_context()
 
 
 def test_no_steward_is_an_error_in_one_line():
@@ -324,6 +326,7 @@ def test_an_old_copy_of_its_memory_is_noticed(vault, remote, public):
         vault.steward()
 
 
+@pytest.mark.slow
 def test_a_steward_of_deposits_comes_back_with_its_scalars(tmp_path):
     pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
     vault, updates = Vault(tmp_path), updates_of(10)
@@ -451,7 +454,7 @@ def test_over_tls_it_may_listen_anywhere(vault, tmp_path, monkeypatch):
     with StewardService(vault.steward(), server_key(vault.keys), "0.0.0.0", 0, certificate, key) as service:
         threading.Thread(target=service.serve_forever, args=[0.01], daemon=True).start()
         address = f"https://127.0.0.1:{service.server_address[1]}"
-        remote = RemoteSteward(address, server_key(vault.keys), timeout=10)
+        remote = RemoteSteward(address, server_key(vault.keys), timeout=60)
         with pytest.raises(WardroundError, match=r"cannot be reached.*certificate"):
             remote.public_context()  # nobody vouches for it
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wardround.errors import WardroundError
 
-__all__ = ["BudgetSpent", "KeysSpent", "Refused", "Unsealable"]
+__all__ = ["BudgetSpent", "KeysSpent", "Refused", "StewardAway", "Unsealable"]
 
 
 class Refused(WardroundError):
@@ -17,6 +17,10 @@ class Refused(WardroundError):
 
 class KeysSpent(Refused):
     """The steward's keys have had their run: it is past this round, or has answered it for another order."""
+
+
+class StewardAway(WardroundError):
+    """The steward cannot be reached; it may be back in a while."""
 
 
 class BudgetSpent(WardroundError):

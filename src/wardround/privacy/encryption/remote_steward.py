@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.privacy.encryption.refusals import KeysSpent, Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused, StewardAway
 from wardround.privacy.encryption.steward import Measured
 from wardround.privacy.encryption.wire import (
     NONCE,
@@ -73,7 +73,7 @@ class RemoteSteward:
             status, answer, proof = error.code, error.read(), error.headers.get(PROOF)
         except OSError as error:
             reason = getattr(error, "reason", error)
-            raise WardroundError(f"the steward at {self.address} cannot be reached ({reason})") from None
+            raise StewardAway(f"the steward at {self.address} cannot be reached ({reason})") from None
         if status == 401:  # a stranger's answer is not signed with our key
             raise NotAuthentic(
                 f"the steward at {self.address} does not know this server's key, or the clocks differ"
