@@ -12,6 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from wardround import models
 from wardround.datasets.base import Dataset, Split, Task
+from wardround.datasets.patient_groups import rows_of_groups
 from wardround.federation.evaluation import Evaluator, metrics_of, predict
 from wardround.federation.scoring import choose_thresholds, gaps_between, measure, measure_groups
 from wardround.updates import Layout
@@ -30,6 +31,7 @@ def test_binary_by_hand():
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=40))
 def test_binary_is_what_scikit_learn_says_with_ties_too(samples):
     scores, truth = np.array([s for s, _ in samples], float), np.array([t for _, t in samples])
@@ -189,7 +191,7 @@ GROUPS = {"sex": ["female"] * 30 + ["male"] * 30 + ["unknown"] * 25, "site": ["n
 def test_groups_have_the_figures_of_their_rows():
     logits, truth = torch.tensor(rng.standard_normal((85, 1))), torch.tensor(rng.integers(0, 2, 85))
     thresholds = choose_thresholds(logits, truth, Task.BINARY)
-    groups = measure_groups(logits, truth, Task.BINARY, thresholds, GROUPS)
+    groups = measure_groups(logits, truth, Task.BINARY, thresholds, rows_of_groups(GROUPS))
     said = (torch.sigmoid(logits[:, 0]) > thresholds.values[0]).numpy()
     women = slice(0, 30)
     female = groups["sex"]["female"]
@@ -211,7 +213,7 @@ def test_a_group_of_one_class_says_so():
     truth = torch.tensor([0] * 30 + [1, 0] * 15)
     groups = {"sex": ["female"] * 30 + ["male"] * 30}
     measured = measure_groups(
-        torch.randn(60, 1), truth, Task.BINARY, None, groups, class_names=("well", "ill")
+        torch.randn(60, 1), truth, Task.BINARY, None, rows_of_groups(groups), class_names=("well", "ill")
     )
     female = measured["sex"]["female"]
     assert female["auroc"] is None
@@ -225,6 +227,7 @@ def tiny_images(rows):
     return Dataset("pictures", Task.MULTICLASS, ("a", "b", "c"), split, split, split)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mlp"])
 def test_a_network_on_no_rows_is_evaluated(name):
     dataset = tiny_images(6)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from stopped_runs import run_stopped_after_three
 
 from wardround.errors import ConfigError
 from wardround.federation.server_optimizer import ServerOptimizer, ServerParams
@@ -71,17 +72,7 @@ def test_default_rates():
 def test_a_run_that_is_stopped_ends_with_the_same_bytes(tiny, server, tmp_path, monkeypatch):
     config = load_config({**tiny, "server": server, "training": {"client_momentum": 0.9, "steps": 2}})
     straight = run(config, tmp_path / "straight")
-
-    class Stop(Exception):
-        pass
-
-    def stop_after_three(record):
-        if record.round == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        run(config, tmp_path / "stopped", stop_after_three)
-    resumed = run(config, tmp_path / "stopped")
+    resumed = run_stopped_after_three(config, tmp_path / "stopped")
     assert resumed.summary().final == straight.summary().final
     weights = [folder.read_checkpoint()["federation"]["weights"] for folder in (straight, resumed)]
     assert torch.equal(*weights)

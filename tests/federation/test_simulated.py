@@ -109,16 +109,18 @@ def test_the_section_drift_is_what_the_generator_did_before():
         assert torch.equal(old.weights, new.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", [TINY["dataset"], {"name": "icu"}])
 @pytest.mark.parametrize("shift", [{"feature_shift": 2.0}, {"label_shift": 0.5}])
 def test_every_engine_sees_the_same_drift(dataset, shift):
     same = {"dataset": dataset, "drift": drifting(**shift), "partition": {"name": "iid", "clients": 6}}
     still = federation(**{**same, "drift": None}, engine="sequential")
-    one, other = federation(**same, engine="sequential"), federation(**same, engine="vectorized")
-    for fed in (still, one, other):
+    one, *others = (federation(**same, engine=engine) for engine in ("sequential", "vectorized", "fused"))
+    for fed in (still, one, *others):
         for number in range(1, 5):
             fed.step(number)
-    assert torch.allclose(one.weights, other.weights, atol=1e-4)
+    for other in others:
+        assert torch.allclose(one.weights, other.weights, atol=1e-4)
     assert not torch.allclose(one.weights, still.weights, atol=1e-4)
 
 
@@ -141,6 +143,7 @@ def test_a_resumed_run_drifts_on():
 HARSH = {"name": "noise", "scale": 1e6, "fraction": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "rule"),
     [("medical-cnn", "fedavg"), ("medical-cnn", "fedbn"), ("medical-cnn", "dos")],
@@ -199,12 +202,14 @@ def test_a_test_split_of_one_class_says_why_there_is_no_auroc():
     assert record.metrics["threshold"] != 0.5, "chosen on validation rows"
 
 
-def test_clients_send_the_running_average_of_their_updates(tiny):
-    """With client momentum β the first round sends g, and the second βg₁ + (1−β)g₂, client by client."""
+@pytest.mark.parametrize(("start", "first"), [("first", 1.0), ("zero", 0.25)])
+def test_clients_send_the_running_average_of_their_updates(tiny, start, first):
+    """With client momentum β the first round sends m₁ = g (from zero: (1−β)g), the second βm₁ + (1−β)g₂."""
     from wardround.runs.config import load_config
     from wardround.runs.runner import build
 
-    federation = build(load_config({**tiny, "training": {"client_momentum": 0.75}}))
+    momentum = {"client_momentum": 0.75, "client_momentum_start": start}
+    federation = build(load_config({**tiny, "training": momentum}))
     plain = build(load_config(tiny))
     sent, raw = [], []
     for each, seen in ((federation, sent), (plain, raw)):
@@ -219,5 +224,42 @@ def test_clients_send_the_running_average_of_their_updates(tiny):
     plain.weights, plain.previous_weights = federation.weights, federation.previous_weights
     federation.step(2)
     plain.step(2)
-    torch.testing.assert_close(sent[0], raw[0])
-    torch.testing.assert_close(sent[1], 0.75 * raw[0] + 0.25 * raw[1])
+    torch.testing.assert_close(sent[0], first * raw[0])
+    torch.testing.assert_close(sent[1], 0.75 * first * raw[0] + 0.25 * raw[1])
+
+
+@pytest.mark.parametrize("fault", ["negated-features", "duplicate-patients", "stale-update"])
+def test_every_engine_sees_the_same_fault(fault):
+    same = {
+        "fault": {"name": fault, "fraction": 0.34, "start": 2},
+        "partition": {"name": "iid", "clients": 6},
+    }
+    healthy = federation(**{**same, "fault": {"name": "none"}}, engine="sequential")
+    feds = [federation(**same, engine=engine) for engine in ("sequential", "vectorized", "fused")]
+    for fed in (healthy, *feds):
+        for number in range(1, 4):
+            fed.step(number)
+    for other in feds[1:]:
+        assert torch.allclose(feds[0].weights, other.weights, atol=1e-4)
+    assert not torch.allclose(feds[0].weights, healthy.weights, atol=1e-4)
+
+
+def test_a_fault_beside_an_attack_and_a_resumed_run():
+    both = {
+        "fault": {"name": "stale-update", "delay": 2, "fraction": 0.34},
+        "attack": {"name": "sign-flip", "fraction": 0.34, "start": 2},
+        "aggregator": {"name": "oracle"},
+        "partition": {"name": "iid", "clients": 6},
+    }
+    whole, first, second = (federation(**both) for _ in range(3))
+    told = [whole.step(number) for number in range(1, 5)][-1].clients
+    assert {one.client for one in told if one.byzantine} == set(whole.campaign.byzantine)
+    assert {one.client for one in told if one.faulty and one.failing} == set(whole.broken.clients)
+    assert not set(whole.campaign.byzantine) & set(whole.broken.clients)
+    assert {one.client for one in told if one.flag} == {*whole.campaign.byzantine, *whole.broken.clients}
+    for number in (1, 2):
+        first.step(number)
+    second.load_state_dict(first.state_dict())
+    for number in (3, 4):
+        second.step(number)
+    assert torch.equal(whole.weights, second.weights)

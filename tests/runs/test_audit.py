@@ -295,6 +295,7 @@ def test_deep_and_huge_lines_are_refused_in_one_line(log, kind):
     assert log.path.stat().st_size == size, "nothing is added to it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_huge_file_without_lines_is_not_read_whole(tmp_path, end):
     log = AuditLog(tmp_path / "audit.jsonl")

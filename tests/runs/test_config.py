@@ -1,8 +1,13 @@
+from collections.abc import Mapping
+from typing import ClassVar
+
 import pytest
 import yaml
 
+from wardround import aggregators
 from wardround.errors import ConfigError
 from wardround.experiments import expand, load_config, override, presets, read_yaml
+from wardround.registry import Parameters
 
 
 def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
@@ -49,6 +54,27 @@ def test_an_empty_configuration_is_the_protocol_on_the_embedded_data():
         (
             {"attack": {"name": "alie", "fraction": 0.049}, "partition": {"clients": 10}},
             r"attack\.fraction=0\.049 of 10 clients is less than half a client, so nobody attacks; 0\.1 is one",
+        ),
+        (
+            {"fault": {"name": "unit-eror", "fraction": 0.1}},
+            r"unknown fault 'unit-eror'; did you mean 'unit-error'",
+        ),
+        ({"fault": {"name": "unit-error", "fractn": 0.1}}, r"fault 'unit-error': unknown key 'fractn'"),
+        ({"fault": {"name": "unit-error"}}, r"fault 'unit-error': nobody is broken; give fault\.fraction"),
+        (
+            {"fault": {"name": "unit-error", "fraction": 0.2, "start": 31}, "rounds": 30},
+            r"fault\.start=31 is after the last round \(rounds=30\): the fault never begins",
+        ),
+        (
+            {"fault": {"name": "unit-error", "fraction": 0.049}, "partition": {"clients": 10}},
+            r"fault\.fraction=0\.049 of 10 clients is less than half a client, so nobody is broken; 0\.1 is one",
+        ),
+        (
+            {
+                "fault": {"name": "duplicate-patients", "fraction": 0.2},
+                "privacy": {"dp": {"unit": "patient", "clip": 1.0, "noise_multiplier": 1.0}},
+            },
+            r"fault 'duplicate-patients' repeats patients, whom privacy.dp with unit patient counts once",
         ),
         ({"privacy": {"mode": "secret"}}, r"privacy.mode"),
         ({"rounds": "many"}, r"rounds: must be a valid integer"),
@@ -109,14 +135,24 @@ def test_a_section_without_a_name_is_of_the_default_member():
     assert load_config({"partition": {"alpha": 1.0}}).partition["name"] == "dirichlet"
 
 
-def test_a_former_name_of_a_parameter_works_with_a_warning():
-    former = {"aggregator": {"name": "caac-guard", "hearings": 2}}
+@pytest.mark.usefixtures("registries")
+def test_a_former_name_of_a_parameter_works_with_a_warning(monkeypatch):
+    # a copy of the table of members, so that no other test meets this one
+    monkeypatch.setattr(aggregators.registry, "_members", dict(aggregators.registry._members))
+
+    @aggregators.register("renamed")
+    class Renamed(aggregators.registry.get("mean")):
+        class Params(Parameters):
+            renamed: ClassVar[Mapping[str, str]] = {"hearings": "contradiction_rounds"}
+            contradiction_rounds: int = 3
+
+    former = {"aggregator": {"name": "renamed", "hearings": 2}}
     with pytest.warns(FutureWarning, match="'hearings' is now called 'contradiction_rounds'"):
         config = load_config(former)
-    assert config == load_config({"aggregator": {"name": "caac-guard", "contradiction_rounds": 2}})
+    assert config == load_config({"aggregator": {"name": "renamed", "contradiction_rounds": 2}})
     assert "hearings" not in config.aggregator
     nameless = {"aggregator": {"hearings": 2}}
-    assert override(nameless, {"aggregator.name": "caac-guard"})["aggregator"]["hearings"] == 2
+    assert override(nameless, {"aggregator.name": "renamed"})["aggregator"]["hearings"] == 2
 
 
 def test_the_hash_is_of_the_experiment_not_of_its_name():
@@ -195,3 +231,20 @@ def test_drift_is_given_once_and_names_what_moves():
 
 def test_a_run_without_drift_is_called_what_it_was():
     assert "drift" not in load_config({"rounds": 3}).identity()
+
+
+def test_a_run_without_fault_is_called_what_it_was():
+    plain = load_config({"rounds": 3})
+    written = load_config({"rounds": 3, "fault": {"name": "none"}})
+    broken = load_config({"rounds": 3, "fault": {"name": "unit-error", "fraction": 0.1}})
+    assert plain.hash == written.hash
+    assert plain.legacy_hash == written.legacy_hash
+    assert "fault" not in plain.identity()
+    assert broken.identity()["fault"] == {"name": "unit-error", "fraction": 0.1}
+    assert plain.hash != broken.hash
+    assert plain.legacy_hash != broken.legacy_hash, "version 0.1 had no such run"
+
+
+def test_another_fault_leaves_behind_the_parameters_of_the_former():
+    values = {"fault": {"name": "unit-error", "fraction": 0.1, "factor": 5}}
+    assert override(values, ["fault.name=stale-update"])["fault"] == {"name": "stale-update", "fraction": 0.1}

@@ -14,10 +14,10 @@ import wardround
 from wardround.analysis import analyze, load_runs
 from wardround.errors import ConfigError, DataError, WardroundError, WardroundWarning
 from wardround.experiments import load_config, run
-from wardround.files import append_text
 from wardround.runs import folder as folder_module
+from wardround.runs import runner
 from wardround.runs.folder import RunFolder
-from wardround.runs.integrity import check_hash, missing_rounds, seal, with_hash
+from wardround.runs.integrity import add_hash, check_hash, missing_rounds, seal
 
 CONFIG = {
     "name": "whole",
@@ -141,6 +141,7 @@ def outcome_of(act):
         return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_run_is_resumed_to_the_same_result_or_refused(finished, stopped, tmp_path, name, kind):
@@ -266,19 +267,21 @@ def test_a_run_of_another_version_is_read_but_not_resumed(stopped, finished, tmp
 
 
 def test_lines_are_on_the_disk_before_the_checkpoint(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(
-        folder_module, "append_text", lambda path, text: (append_text(path, text), written.append(path.name))
-    )
-    real = folder_module.replace_file
-    monkeypatch.setattr(
-        folder_module, "replace_file", lambda path, content: (written.append(path.name), real(path, content))
-    )
+    done = []
+
+    def noting(name, real):
+        return lambda path, *rest, **options: (done.append((name, path.name)), real(path, *rest, **options))[
+            1
+        ]
+
+    for name in ("append_text", "sync_file", "replacing"):
+        monkeypatch.setattr(folder_module, name, noting(name, getattr(folder_module, name)))
+    monkeypatch.setattr(runner, "SIMULATION_SECONDS", 0.0)
     run(load_config({**CONFIG, "rounds": 2}), tmp_path)
-    rounds = written[written.index("clients.jsonl") : -1]
-    assert rounds == ["clients.jsonl", "rounds.jsonl", "checkpoint.pt"] * 2, (
-        "append_text syncs: see test_files.py"
-    )
+    lines = ["clients.jsonl", "rounds.jsonl"]
+    of_a_round = [("append_text", name) for name in lines] + [("sync_file", name) for name in lines]
+    rounds = done[done.index(of_a_round[0]) :]
+    assert rounds == [*of_a_round, ("replacing", "checkpoint.pt")] * 2
 
 
 def test_a_checkpoint_is_still_an_archive_that_torch_reads(finished):
@@ -286,9 +289,10 @@ def test_a_checkpoint_is_still_an_archive_that_torch_reads(finished):
     assert torch.load(finished.checkpoint_path, weights_only=True)["round"] == 6
 
 
-def test_only_an_archive_gets_a_hash():
+def test_only_an_archive_gets_a_hash(tmp_path):
+    (tmp_path / "file").write_bytes(b"some bytes that are no archive at all")
     with pytest.raises(ValueError, match="ZIP"):
-        with_hash(b"some bytes that are no archive at all")
+        add_hash(tmp_path / "file")
 
 
 plain = st.recursive(

@@ -2,23 +2,22 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
-from wardround import attacks
+from wardround import attacks, datasets
 from wardround.attacks.base import registry as attack_registry
 from wardround.errors import ConfigError, TooFewClients, WardroundError
 from wardround.experiments import load_config, run
 from wardround.federation.schedule import peak_memory_mb
 from wardround.federation.scoring import METRICS
 from wardround.records import LeftOut
+from wardround.runs import runner
 from wardround.runs.runner import build
 
 
@@ -44,7 +43,7 @@ def test_the_folder_holds_what_the_contract_says(tiny, tmp_path):
     }
     folder = run(load_config(tiny), tmp_path)
     assert sorted(p.name for p in folder.path.iterdir() if not p.name.startswith(".")) == [
-        "checkpoint.pt", "clients.jsonl", "config.yaml", "rounds.jsonl", "summary.json",
+        "checkpoint.pt", "clients.jsonl", "config.yaml", "digest.json", "rounds.jsonl", "summary.json",
     ]  # fmt: skip
     config = yaml.safe_load(folder.config_path.read_text())
     assert config["training"]["lr"] == 0.001, "defaults included"
@@ -118,32 +117,56 @@ def test_an_interrupted_run_goes_on_as_if_never_stopped(tiny, tmp_path, rule, st
     assert lines_without_time(resumed) == lines_without_time(whole)
 
 
+KILLED_AT_A_WRITE = """
+import json, os, signal, sys
+from pathlib import Path
+from wardround.aggregators._math import compiled
+from wardround.experiments import load_config, run
+from wardround.runs import runner
+
+compiled._loops()  # loaded once for all children
+runner.SIMULATION_SECONDS = 0.0  # a checkpoint after every round
+config, out, stops = json.loads(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+for stop in stops:
+    child = os.fork()  # before anything is computed: the child is a process as fresh as this one
+    if child == 0:
+        written = 0
+
+        def killed(descriptor):
+            global written
+            written += 1
+            if written == stop:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.fsync = killed
+        run(load_config(config), out)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status), (stop, os.waitstatus_to_exitcode(status))
+    print(sum(1 for _ in out.glob("*/rounds.jsonl")) and next(out.glob("*/rounds.jsonl")).read_bytes().count(b"\\n"))
+"""
+
+
 @pytest.mark.slow
-def test_killed_in_any_round_and_started_again_it_ends_the_same(tiny, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+def test_killed_at_any_write_and_started_again_it_ends_the_same(tiny, tmp_path):
+    """Without a warning and without a chance to tidy up, each time at another file and another stage of it."""
     tiny |= {
-        "rounds": 300,  # enough that a kill that comes late is still in the middle
+        "rounds": 20,
         "aggregator": {"name": "caac"},
-        "attack": {"name": "sign-flip", "fraction": 0.34, "start": 15},
+        "attack": {"name": "sign-flip", "fraction": 0.34, "start": 9},
     }
-    config = load_config(tiny)
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(tiny))
-    whole = run(config, tmp_path / "whole")
-    command = [sys.executable, "-m", "wardround", "run", str(path), "--out", str(tmp_path / "killed")]
-    rounds = tmp_path / "killed" / config.run_name / "rounds.jsonl"
-    kills = 0
-    for wait_for in (1, 5, 14, 15, 27, 10_000):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            if rounds.exists() and rounds.read_bytes().count(b"\n") >= wait_for:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += 1
-                break
-            time.sleep(0.001)
-        process.wait()
-    assert kills >= 3, "the run was killed in the middle, or this test shows nothing"
-    final = run(config, tmp_path / "killed")
+    whole = run(load_config(tiny), tmp_path / "whole")
+    stops = [1, 3, 4, 5, 6, 7, 8, 9, 22, 24]
+    arguments = json.dumps(tiny), str(tmp_path / "killed"), json.dumps(stops)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_A_WRITE, *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rounds = [int(line) for line in done.stdout.split()]
+    assert rounds[0] == 0
+    assert 9 < rounds[-1] < 20, "killed before and after the attack began, and never at the end"
+    final = run(load_config(tiny), tmp_path / "killed")
     assert metrics_bytes(final) == metrics_bytes(whole)
     assert lines_without_time(final) == lines_without_time(whole)
 
@@ -308,6 +331,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(tiny, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can forget a peak of memory")
 def test_a_run_reports_its_own_peak_of_memory(tiny, tmp_path):
     """In a process that has needed more before, as the workers of a matrix have."""
@@ -316,3 +340,29 @@ def test_a_run_reports_its_own_peak_of_memory(tiny, tmp_path):
     del large
     folder = run(load_config({**tiny, "rounds": 1}), tmp_path)
     assert folder.rounds()[0].memory_mb < peak - 300
+
+
+@pytest.mark.slow
+def test_runs_over_several_datasets_load_each_of_them_once(monkeypatch):
+    """A worker goes through a matrix run by run: what it has loaded stays, so that rules and clients cost nothing."""
+    names = ("synthetic", "icu", "breast-cancer", "digits")
+    loaded = []
+    for name in names:
+        source = datasets.registry.get(name)
+
+        def load(self, seed, name=name, own=source.load):
+            loaded.append(name)
+            return own(self, seed)
+
+        monkeypatch.setattr(source, "load", load)
+    runner._dataset.cache_clear()
+    runner._partitioned.cache_clear()
+    for clients in (3, 4):
+        for name in names:
+            config = load_config(
+                {"dataset": {"name": name}, "partition": {"name": "iid", "clients": clients}, "rounds": 1}
+            )
+            assert len(runner.load_and_partition(config)[1].clients) == clients
+    assert sorted(loaded) == sorted(names)
+    runner._dataset.cache_clear()
+    runner._partitioned.cache_clear()

@@ -129,3 +129,24 @@ def test_an_auroc_that_cannot_be_computed_says_why(final, record, says):
 def test_without_validation_no_round_is_best():
     rounds = [RoundRecord(number, metrics={"auroc": 0.5}) for number in (1, 2)]
     assert summarize(rounds, [], "finished").best is None
+
+
+def test_broken_clients_are_neither_attackers_nor_false_alarms():
+    told = [
+        ClientRecord(1, "x", byzantine=True, attacking=True, flag=True, weight=0.0),
+        ClientRecord(1, "a", flag=False, weight=0.5),
+        ClientRecord(1, "b", flag=True, weight=0.5),
+        ClientRecord(1, "broken", faulty=True, failing=True, flag=True, weight=0.0),
+        ClientRecord(2, "broken", faulty=True, failing=True, flag=False, weight=0.5),
+        ClientRecord(3, "broken", faulty=True, failing=False, flag=True, weight=0.0),
+    ]
+    rates = rates_of(told)
+    assert rates["tpr"] == 1.0
+    assert rates["fpr"] == 1 / 2
+    assert rates["precision"] == 1 / 2
+    assert rates["fault_tpr"] == 1 / 2, "before the fault a broken client counts for nothing"
+    assert suppression(told) == {"tpr": 1.0, "fpr": 0.0, "fault_tpr": 0.5}
+
+
+def test_without_faults_there_is_no_rate_of_theirs():
+    assert "fault_tpr" not in rates_of(played([True, True, True]))

@@ -53,13 +53,18 @@ class TrainOrder:
     weigh: Callable[[Updates], Aggregation] | None = None
     """What the rule makes of reports alone. Where there is this, updates are to be masked: clients apply the weights
     themselves, and only the weighted sum can be read."""
+    control: Tensor | None = None
+    """The server's control variate, where clients train with SCAFFOLD."""
 
     @property
     def hash(self) -> str:
         """Names what is asked: the round, the model and how to train."""
-        policy = [self.policy.prox_mu, self.policy.local_batch_norm]
+        policy: list[object] = [self.policy.prox_mu, self.policy.local_batch_norm]
+        if self.policy.by_outcome:
+            policy.append("by-outcome")
         head = json.dumps({"round": self.round, "policy": policy}).encode()
-        return order_name(head, self.weights.numpy().tobytes())
+        control = b"" if self.control is None else self.control.numpy().tobytes()
+        return order_name(head + control, self.weights.numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from wardround.attacks.backdoor import Backdoor
 from wardround.datasets.base import Dataset, Split, Task
-from wardround.datasets.patient_groups import groups_of_rows
+from wardround.datasets.patient_groups import groups_of_rows, rows_of_groups
+from wardround.datasets.targets import class_counts
 from wardround.federation.scoring import (
     METRICS,
     MIN_GROUP_ROWS,
@@ -52,26 +53,29 @@ class Evaluator:
         """
         self.model, self.dataset, self.threads = model, dataset, threads
         self.validation_rows, self.backdoors = validation_rows, backdoors
+        self._groups = rows_of_groups(dataset.test.patient_groups)
         self._layout = Layout.of(model)
         self._tensors = model.state_dict()
 
     def test_classes(self) -> list[int]:
         """Test rows of each class; positives per finding of a multi-label task."""
-        targets, classes = self.dataset.test.targets, len(self.dataset.class_names)
-        return (
-            torch.bincount(targets, minlength=classes) if targets.ndim == 1 else targets.sum(0).int()
-        ).tolist()
+        return class_counts(self.dataset.test.targets, len(self.dataset.class_names))
 
     def measure(self, weights: Tensor) -> tuple[Measurement, Measurement, EvaluationDetails]:
         """The figures on the test split (with the success of backdoors, where there are any), those on validation
         rows, and what the test split says beside its metrics."""
         thresholds, validation = self.on_validation(weights)
         measured = self.on_test_rows(weights, None, thresholds, MIN_GROUP_ROWS)
-        for backdoor in self.backdoors:
-            measured.metrics["attack_success"] = self._predicted_target(backdoor, thresholds, triggered=True)
-            measured.metrics["attack_success_without_trigger"] = self._predicted_target(
-                backdoor, thresholds, triggered=False
+        if self.backdoors:  # of several the one that has achieved most
+            pairs = [
+                tuple(self._predicted_target(backdoor, thresholds, triggered) for triggered in (True, False))
+                for backdoor in self.backdoors
+            ]
+            success, without = max(
+                pairs, key=lambda pair: pair[0] - pair[1] if pair[0] == pair[0] else -math.inf
             )
+            measured.metrics["attack_success"] = success
+            measured.metrics["attack_success_without_trigger"] = without
         return measured, validation, details_of(measured)
 
     def on_validation(self, weights: Tensor) -> tuple[Thresholds, Measurement]:
@@ -101,13 +105,24 @@ class Evaluator:
         measured = measure(logits, targets, dataset.task, thresholds, dataset.class_names)
         if least_group is None or not test.patient_groups:
             return measured
-        groups = (
-            test.patient_groups if rows is None else groups_of_rows(test.patient_groups, np.asarray(rows))
-        )
+        groups = self._groups
+        if rows is not None:
+            groups = rows_of_groups(groups_of_rows(test.patient_groups, np.asarray(rows)))
         found = measure_groups(
             logits, targets, dataset.task, thresholds, groups, least_group, dataset.class_names
         )
         return replace(measured, groups=found)
+
+    def on_each_share(
+        self, weights: Tensor, shares: Sequence[np.ndarray], thresholds: Thresholds | None = None
+    ) -> Iterator[Measurement]:
+        """The figures on each of several sets of test rows; the test split is predicted once for all of them."""
+        logits, targets = self._logits(weights, self.dataset.test, None)
+        for rows in shares:
+            index = torch.as_tensor(rows, dtype=torch.long)
+            yield measure(
+                logits[index], targets[index], self.dataset.task, thresholds, self.dataset.class_names
+            )
 
     def _logits(
         self, weights: Tensor, split: Split, rows: np.ndarray | Tensor | None

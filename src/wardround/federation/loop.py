@@ -1,7 +1,7 @@
 """One federation: the server's state, and the one place where the order of a round is written down.
 
-    choose ▸ check the privacy budget ▸ train (each client adds its own noise) ▸ attack ▸ seal or mask ▸ validate
-    and aggregate ▸ apply ▸ evaluate ▸ record
+    choose ▸ check the privacy budget ▸ train (each client adds its own noise) ▸ fault ▸ attack ▸ seal or mask ▸
+    validate and aggregate ▸ apply ▸ evaluate ▸ record
 
 Noise comes before the attack: it is part of what an honest client does before anything leaves it, so an attacker that
 sees other clients' updates sees them with their noise, and is not bound to add any to its own. Encryption and masks
@@ -25,8 +25,11 @@ from torch import Tensor, nn
 from wardround.aggregators.base import Aggregator
 from wardround.attacks.campaign import Campaign
 from wardround.errors import ConfigError, WardroundError
+from wardround.faults import BrokenClients
 from wardround.federation.clients import Clients, Evaluation, Received, TooFewReplies, TrainOrder
+from wardround.federation.control_variates import ClientControls, server_control
 from wardround.federation.evaluation import Evaluator
+from wardround.federation.outcome_split import splits_by_outcome
 from wardround.federation.practice_ground import RootPracticeGround
 from wardround.federation.random_probe import RandomProbe
 from wardround.federation.robustness import empirical_kappa
@@ -38,7 +41,7 @@ from wardround.privacy.encryption.refusals import KeysSpent
 from wardround.privacy.protection import Protection
 from wardround.randomness import seed_for
 from wardround.records import ClientRecord, LeftOut, RoundRecord
-from wardround.training.base import ClientTask, Trainer, TrainingParams, learning_rate
+from wardround.training.base import ClientTask, Trainer, TrainingParams, bias_reach, learning_rate
 from wardround.training.dp_sgd import poisson_steps
 from wardround.updates import Aggregation, Layout, Updates
 
@@ -46,8 +49,6 @@ __all__ = ["Federation"]
 
 ROOT = "server-root"
 """The name under which the server trains on its own samples."""
-
-
 NOT_FINITE = "the aggregated update is not finite"
 
 
@@ -73,6 +74,7 @@ class Federation:
         evaluator: Evaluator | None = None,
         quarantined: Callable[[], Mapping[str, str]] = nobody,
         knows_attackers: bool = False,
+        broken: BrokenClients | None = None,
     ) -> None:
         """Put a federation together from its parts.
 
@@ -89,16 +91,25 @@ class Federation:
             evaluator: measures the model on them; None where only the clients can.
             quarantined: asked every round: client → why it is not to be asked.
             knows_attackers: `campaign` is the whole truth, as in a simulation; a federation has only what was said.
+            broken: who has a fault and when, likewise; None: nobody, as far as anybody knows.
         """
         self.clients, self.model, self.rule = clients, model, rule
         self.training, self.schedule, self.protection = training, schedule, protection
         self.campaign, self.trainer, self.quarantined = campaign, trainer, quarantined
         self.server_data, self.evaluator = server_data, evaluator
         self.knows_attackers = knows_attackers
+        self.broken = broken or BrokenClients.none()
+        if rule.needs_attackers and not knows_attackers:
+            raise ConfigError(
+                f"aggregator '{rule.name}' is told who attacks, which only a simulation knows: use a rule that is not"
+            )
         self.layout = Layout.of(model)
         self.weights = self.layout.flatten(model.state_dict()).clone()
         self.previous_weights: Tensor | None = None
         self.server_optimizer = ServerOptimizer(schedule.server, self.layout, schedule.server_lr)
+        self.control = torch.zeros_like(self.weights) if training.method == "scaffold" else None
+        """SCAFFOLD's control variate of the server."""
+        self.client_controls = ClientControls(training, self.layout)
         self.practice_ground = self._practice_ground()
         self.probe = None
         if rule.uses_predictions and server_data is not None:
@@ -130,6 +141,14 @@ class Federation:
         asked = self.rule.client_policy.prox_mu
         return self.training.prox_mu if asked is None else asked
 
+    @property
+    def _by_outcome(self) -> bool:
+        """Are updates split by outcome?"""
+        outputs = math.prod(self.layout.shapes[-1][:1])
+        return splits_by_outcome(
+            self.rule, self.training, self.protection, self.clients.describe().task, outputs
+        )
+
     def step(self, round: int) -> RoundRecord:
         """One round; tried again while too few clients reply, as long as the clients are willing to wait."""
         attempt = 1
@@ -148,12 +167,15 @@ class Federation:
         self.protection.check_budget(round, releases)
         with timed(seconds, "train"):
             root_update = self._train_root(round)
-        received = self.clients.train(self._order(round, chosen, root_update))
+        order = self._order(round, chosen, root_update)
+        received = self.clients.train(order)
+        received = replace(received, updates=self._complete(received.updates, round))
         for phase, taken in received.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + taken
         with timed(seconds, "aggregate"):
             result = self._aggregate(received, round, root_update)
         self._apply(result)
+        self._move_control(round, received, result, root_update)
         privacy = self.protection.book(chosen, releases)
         with timed(seconds, "evaluate"):
             evaluation = self._evaluate(round) if self.schedule.evaluates(round) else Evaluation()
@@ -173,14 +195,20 @@ class Federation:
             diverged=diverged,
             details=evaluation.details,
             kappa=self._kappa(round, received.updates, result),
+            estimated_f=result.estimated_f,
+            warning=result.warning,
         )
 
     def _kappa(self, round: int, updates: Updates, result: Aggregation) -> float | None:
         """The robustness coefficient that the rule reached; None where who attacked or the rows are not known."""
         if not self.knows_attackers or self.protection.hides_updates:
             return None
-        attackers = self.campaign.byzantine if self.campaign.active(round) else ()
-        return empirical_kappa(updates, result, attackers)
+        return empirical_kappa(updates, result, self._not_honest(round))
+
+    def _not_honest(self, round: int) -> frozenset[str]:
+        """Ground truth of a simulation: the clients whose rows of this round are not what honest ones would send."""
+        attacking = frozenset(self.campaign.byzantine) if self.campaign.active(round) else frozenset()
+        return attacking | self.broken.failing(round)
 
     def _releases(self, chosen: Mapping[str, int]) -> dict[str, Release]:
         """What the round releases of each client, given how many samples it has and how it trains."""
@@ -199,7 +227,7 @@ class Federation:
     def _order(self, round: int, chosen: Mapping[str, int], root_update: Tensor | None) -> TrainOrder:
         def try_rule(updates: Updates) -> Aggregation:
             rule = copy.deepcopy(self.rule)  # asking must not teach the real rule anything
-            return self._ask(rule, updates, round, root_update)
+            return self._ask(rule, self._complete(updates, round), round, root_update)
 
         def minimum_updates(replies: int) -> int:
             return max(self.rule.minimum_clients(replies), self.protection.minimum_updates)
@@ -209,16 +237,30 @@ class Federation:
             chosen,
             self.weights,
             self.previous_weights,
-            self.rule.client_policy,
+            replace(self.rule.client_policy, by_outcome=self._by_outcome),
             minimum_updates,
             self.protection.encrypted,
             try_rule,
             partial(self.protection.weigh_reports, round) if self.protection.masked else None,
+            self.control,
         )
 
     def _ask(self, rule: Aggregator, updates: Updates, round: int, root_update: Tensor | None) -> Aggregation:
         practice = None if self.practice_ground is None else self.practice_ground.at(self.weights)
-        return rule.aggregate(updates, round, self.weights, root_update, practice, self.probe)
+        attackers = self._not_honest(round) if rule.needs_attackers else None
+        return rule.aggregate(updates, round, self.weights, root_update, practice, self.probe, attackers)
+
+    def _complete(self, updates: Updates, round: int) -> Updates:
+        """Add what the server knows to updates that are split: SCAFFOLD's corrections, and how far parts can reach."""
+        if updates.parts is None:
+            return updates
+        lr = learning_rate(self.training, round, self.schedule.rounds)
+        if self.control is not None:
+            updates = self.client_controls.add_corrections(updates, self.control, lr)
+        assert updates.parts is not None
+        batch_norm = bool(self.layout.batch_norm_mask.any())
+        reach = bias_reach(self.training, updates.parts.counts, updates.num_samples, lr, batch_norm)
+        return replace(updates, parts=replace(updates.parts, reach=reach))
 
     def _aggregate(self, received: Received, round: int, root_update: Tensor | None) -> Aggregation:
         updates, size, dtype = received.updates, self.layout.size, self.weights.dtype
@@ -253,6 +295,24 @@ class Federation:
             result.delta = torch.zeros_like(self.weights)
             if result.weights is not None:
                 result.weights = torch.zeros_like(result.weights)
+
+    def _move_control(
+        self, round: int, received: Received, result: Aggregation, root_update: Tensor | None
+    ) -> None:
+        """Let SCAFFOLD's control variate follow what the rule made of the round."""
+        if self.control is None:
+            return
+        updates, lr = received.updates, learning_rate(self.training, round, self.schedule.rounds)
+        clients = len(self.clients.describe().clients)
+
+        def aggregate(same_steps: Updates) -> Aggregation:
+            return self._ask(copy.deepcopy(self.rule), same_steps, round, root_update)
+
+        self.control = server_control(
+            self.control, updates, result, self.training, self.layout, lr, clients, aggregate
+        )
+        if updates.parts is not None:
+            self.client_controls.follow(updates, result, lr)
 
     def _divergence(self, updates: Updates, result: Aggregation, evaluation: Evaluation) -> str | None:
         """Why there is no longer a model to speak of; None where there is one."""
@@ -372,6 +432,8 @@ class Federation:
             weight,
             score,
             flag,
+            client in self.broken.clients,
+            client in self.broken.failing(round),
             columns or {},
         )
 
@@ -384,6 +446,8 @@ class Federation:
             "clients": self.clients.state_dict(),
             "privacy": self.protection.state_dict(),
             "server_optimizer": self.server_optimizer.state_dict(),
+            **({} if self.control is None else {"control": self.control}),
+            **({"client_controls": own} if (own := self.client_controls.state_dict()) else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -395,3 +459,5 @@ class Federation:
         self.server_optimizer.load_state_dict(
             state.get("server_optimizer", {})
         )  # older checkpoints have none
+        self.control = state.get("control")
+        self.client_controls.load_state_dict(state.get("client_controls", {}))

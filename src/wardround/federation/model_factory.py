@@ -21,7 +21,9 @@ __all__ = ["build_model", "build_trainer", "objective_of"]
 
 def objective_of(dataset: Dataset) -> Objective:
     """What a network is trained for on this dataset."""
-    return Objective(dataset.task is Task.MULTICLASS, dataset.prepare, dataset.augment)
+    return Objective(
+        dataset.task is Task.MULTICLASS, dataset.prepare, dataset.augment, dataset.task is Task.SURVIVAL
+    )
 
 
 def build_model(
@@ -34,7 +36,7 @@ def build_model(
 ) -> nn.Module:
     """The network that a `model:` section names, with its initial weights."""
     params = dict(section)
-    outputs = 1 if task == Task.BINARY.value else classes
+    outputs = 1 if Task(task).has_one_output else classes
     model = models.build_seeded(
         models.create(params.pop("name"), **params), tuple(input_shape), outputs, seed
     )
@@ -59,6 +61,11 @@ def build_trainer(
     """
     objective = objective_of(dataset)
     if dp is not None and dp.unit == "patient":
+        if objective.survival:
+            raise ConfigError(
+                "privacy.dp unit patient: the Cox loss compares the patients of a batch, so no patient's gradient is "
+                "its own; privacy.dp unit client works with survival"
+            )
         if training.precision == "bf16":
             raise ConfigError(
                 "training.precision 'bf16': DP-SGD computes every patient's gradient in float32; "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wardround.federation.server_optimizer import ServerParams
+from wardround.memory import return_free_memory
 from wardround.randomness import numpy_generator
 
 __all__ = ["Schedule", "forget_peak_memory", "peak_memory_mb", "timed"]
@@ -70,6 +71,7 @@ def peak_memory_mb() -> float | None:
 
 
 def forget_peak_memory() -> None:
-    """Let the peak begin anew at what is in memory now: the next run of a process is not charged for the last one."""
+    """Let the peak begin anew at what is in use now: the next run of a process is not charged for the last one."""
+    return_free_memory()
     with suppress(OSError):  # not Linux, or not allowed here
         Path("/proc/self/clear_refs").write_text("5")

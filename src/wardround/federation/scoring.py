@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from wardround.datasets.base import Task
-from wardround.datasets.patient_groups import UNKNOWN_GROUP, in_order
+from wardround.datasets.patient_groups import UNKNOWN_GROUP
+from wardround.federation.ranked_outputs import RankedOutputs
 from wardround.metrics import (
     auroc,
     average_precision,
@@ -24,19 +25,23 @@ from wardround.metrics import (
     expected_calibration_error,
 )
 from wardround.records import CalibrationBin, GroupMetrics, Metrics, Reason
+from wardround.survival import concordance, cox_loss
 from wardround.training.base import Objective
 
 __all__ = [
     "GROUP_METRICS",
     "METRICS",
     "MIN_GROUP_ROWS",
+    "SURVIVAL_METRICS",
     "THRESHOLD_RULE",
     "Measurement",
     "Thresholds",
     "choose_thresholds",
     "gaps_between",
+    "group_metric_names",
     "measure",
     "measure_groups",
+    "metric_names",
     "metrics_of",
 ]
 
@@ -45,7 +50,10 @@ METRICS = (
 )  # fmt: skip
 """All metrics of an evaluation. Only a binary task has one threshold: a multi-label task has one per finding, a
 multi-class task none."""
+SURVIVAL_METRICS = ("c_index", "loss", "threshold", "brier", "ece")
+"""Those of a survival task, of which the last three are not defined: a log hazard is no probability."""
 GROUP_METRICS = ("auroc", "accuracy", "f1", "sensitivity", "specificity", "brier")
+SURVIVAL_GROUP_METRICS = ("c_index",)
 MIN_GROUP_ROWS = 20
 """Test rows below which a patient group has no figures: they would be noise."""
 THRESHOLD_RULE = "highest F1 on validation rows"
@@ -80,6 +88,18 @@ class Measurement:
     """The figures of patient groups, where they were asked for; see `measure_groups`."""
 
 
+def metric_names(task: Task) -> tuple[str, ...]:
+    """All metrics of an evaluation of this task."""
+    if task is Task.SURVIVAL:
+        return SURVIVAL_METRICS
+    return METRICS if task is Task.BINARY else METRICS[:-1]
+
+
+def group_metric_names(task: Task) -> tuple[str, ...]:
+    """The metrics of a patient group."""
+    return SURVIVAL_GROUP_METRICS if task is Task.SURVIVAL else GROUP_METRICS
+
+
 def metrics_of(
     logits: Tensor, targets: Tensor, task: Task, thresholds: Thresholds | None = None
 ) -> dict[str, float]:
@@ -108,17 +128,21 @@ def measure(
     all classes (0 to 2), of a multi-label task the mean over findings. The calibration curve of a multi-class task is
     that of the most probable class: how sure the model is, and how often it is right.
 
+    Survival: Harrell's C-index and the mean Cox loss of all rows together. Nothing that needs a probability.
+
     Args:
         logits: n × outputs.
-        targets: n class indices; n × findings zeros and ones of a multi-label task.
+        targets: n class indices; n × findings zeros and ones of a multi-label task; n signed times of a survival task.
         task: what the outputs mean.
         thresholds: above which probability an output is positive; None: one half.
         class_names: for the reasons.
     """
-    names = METRICS if task is Task.BINARY else METRICS[:-1]
+    names = metric_names(task)
     if not len(targets):
         return _nothing(names, Reason("no-rows", "there are no rows to measure on"))
     logits = logits.double()
+    if task is Task.SURVIVAL:
+        return _survival(logits.reshape(-1), targets)
     loss = float(Objective(task is Task.MULTICLASS, prepare=lambda stored: stored).loss(logits, targets))
     probabilities = torch.softmax(logits, 1) if task is Task.MULTICLASS else torch.sigmoid(logits)
     broken = ~torch.isfinite(probabilities).all(1)
@@ -145,7 +169,7 @@ def measure(
 
 def choose_thresholds(logits: Tensor, targets: Tensor, task: Task) -> Thresholds:
     """The threshold of each output with the highest F1 on these (validation) rows; one half where there is none."""
-    if task is Task.MULTICLASS:
+    if task in (Task.MULTICLASS, Task.SURVIVAL):
         return Thresholds()
     shares = torch.sigmoid(logits.double()).numpy()
     truth = targets.numpy().reshape(len(targets), logits.shape[1]) > 0
@@ -168,7 +192,7 @@ def measure_groups(
     targets: Tensor,
     task: Task,
     thresholds: Thresholds | None,
-    groups: Mapping[str, Sequence[str]],
+    groups: Mapping[str, Mapping[str, np.ndarray]],
     least_rows: int = MIN_GROUP_ROWS,
     class_names: Sequence[str] = (),
 ) -> dict[str, dict[str, GroupMetrics]]:
@@ -176,26 +200,46 @@ def measure_groups(
 
     Args:
         logits: as in `measure`, and so are `targets`, `task`, `thresholds` and `class_names`.
-        groups: attribute → the group of each row.
+        groups: attribute → group → its rows (see `rows_of_groups`).
         least_rows: a group with fewer rows has no figures, and says so.
     """
+    wanted = group_metric_names(task)
+    ranked = _ranked(logits, targets, task, thresholds)
+
+    def own(rows: np.ndarray) -> tuple[Mapping[str, float], str]:
+        if ranked is not None:
+            return ranked.figures(rows), _one_class(ranked.truth[rows], class_names).text
+        measured = measure(logits[rows], targets[rows], task, thresholds, class_names)
+        undefined = [metric for metric in wanted if not math.isfinite(measured.metrics[metric])]
+        return measured.metrics, measured.reasons[undefined[0]].text if undefined else ""
+
     result: dict[str, dict[str, GroupMetrics]] = {}
-    for attribute, of_row in groups.items():
-        names = np.asarray(of_row, dtype=str)
+    for attribute, of_group in groups.items():
         result[attribute] = {}
-        for name in in_order(np.unique(names).tolist()):
-            rows = np.flatnonzero(names == name)
-            figures: dict[str, float | str | None] = {"n": len(rows), **dict.fromkeys(GROUP_METRICS)}
+        for name, rows in of_group.items():
+            figures: dict[str, float | str | None] = {"n": len(rows), **dict.fromkeys(wanted)}
             if len(rows) < least_rows:
                 figures["reason"] = f"{len(rows)} rows, fewer than {least_rows}"
             else:
-                own = measure(logits[rows], targets[rows], task, thresholds, class_names)
-                figures |= {metric: _known(own.metrics[metric]) for metric in GROUP_METRICS}
-                missing = [metric for metric in GROUP_METRICS if figures[metric] is None]
+                metrics, why = own(rows)
+                figures |= {metric: _known(metrics[metric]) for metric in wanted}
+                missing = [metric for metric in wanted if figures[metric] is None]
                 if missing:
-                    figures["reason"] = f"{', '.join(missing)}: {own.reasons[missing[0]].text}"
+                    figures["reason"] = f"{', '.join(missing)}: {why}"
             result[attribute][name] = figures
     return result
+
+
+def _ranked(
+    logits: Tensor, targets: Tensor, task: Task, thresholds: Thresholds | None
+) -> RankedOutputs | None:
+    """The rows ranked once for all groups; None where the task has another ranking, or outputs are not finite."""
+    if task not in (Task.BINARY, Task.MULTILABEL) or not bool(torch.isfinite(logits).all()):
+        return None
+    scores = logits.double()
+    shares = torch.sigmoid(scores).numpy()
+    cuts = (thresholds or Thresholds.default(shares.shape[1])).values
+    return RankedOutputs(scores.numpy(), shares, targets.numpy().reshape(shares.shape) > 0, cuts)
 
 
 def gaps_between(groups: Mapping[str, Mapping[str, GroupMetrics]]) -> dict[str, Metrics]:
@@ -208,11 +252,29 @@ def gaps_between(groups: Mapping[str, Mapping[str, GroupMetrics]]) -> dict[str, 
     for attribute, of_group in groups.items():
         known = [figures for name, figures in of_group.items() if name != UNKNOWN_GROUP]
         gaps: dict[str, float | None] = {}
-        for metric in GROUP_METRICS:
+        survival = any("c_index" in figures for figures in known)
+        for metric in SURVIVAL_GROUP_METRICS if survival else GROUP_METRICS:
             values = [value for figures in known if isinstance(value := figures.get(metric), int | float)]
             gaps[metric] = max(values) - min(values) if len(values) > 1 else None
         result[attribute] = gaps
     return result
+
+
+def _survival(scores: Tensor, targets: Tensor) -> Measurement:
+    """C-index and loss of log hazards (n) on signed times (n)."""
+    if not bool(torch.isfinite(scores).all()):
+        text = f"the model's output is not finite for {int((~torch.isfinite(scores)).sum())} of {len(scores)} rows"
+        return _nothing(SURVIVAL_METRICS, Reason("not-finite", text))
+    found = concordance(scores.numpy(), targets.double().numpy())
+    metrics = dict.fromkeys(SURVIVAL_METRICS, math.nan)
+    metrics |= {"c_index": found.index, "loss": float(cox_loss(scores, targets.double()))}
+    undefined = Reason("not-defined", "a survival model ranks patients by risk: it gives no probability")
+    reasons = dict.fromkeys(SURVIVAL_METRICS[2:], undefined)
+    if not found.pairs:
+        events = int((~targets.signbit()).sum())
+        text = f"of {len(targets)} rows ({events} with an event) no two can be compared: nobody is known to be first"
+        reasons["c_index"] = Reason("no-pair", text)
+    return Measurement(metrics, reasons)
 
 
 def _nothing(names: Sequence[str], reason: Reason) -> Measurement:
@@ -243,53 +305,27 @@ def _findings(
     cuts: Sequence[float],
     class_names: Sequence[str],
 ) -> Measurement:
-    """Figures of one or more outputs with a sigmoid each; macro averages over the findings that occur.
-
-    Own implementations, not scikit-learn's: those spend milliseconds on checking what is known to be right, and a run
-    measures every hospital and every patient group.
-    """
-    said = shares > np.asarray(cuts)
-    occurring = np.flatnonzero(truth.any(0))
-    single = truth.shape[1] == 1
-    used = np.arange(1) if single else occurring
-    figures = [_finding(logits[:, c], truth[:, c], said[:, c]) for c in used]
-    metrics = {
-        name: _mean([own[name] for own in figures])
-        for name in ("auroc", "auprc", "f1", "sensitivity", "specificity")
-    }
+    """Figures of one or more outputs with a sigmoid each; macro averages over the findings that occur."""
+    metrics = RankedOutputs(logits, shares, truth, cuts).figures()
     curve = calibration_bins(shares.ravel(), truth.ravel())
-    metrics |= {
-        "accuracy": float((said == truth).mean()),
-        "brier": float(((shares - truth) ** 2).mean()),
-        "ece": expected_calibration_error(curve),
-    }
-    text = f"no finding is present in some and absent in others of {len(truth)} rows"
-    if single:
-        only = (class_names or ("negative", "positive"))[int(truth.any())]
-        text = f"all {len(truth)} rows are of class '{only}'"
-    reasons = {name: Reason("one-class", text) for name, value in metrics.items() if math.isnan(value)}
+    metrics["ece"] = expected_calibration_error(curve)
+    reason = _one_class(truth, class_names)
+    reasons = {name: reason for name, value in metrics.items() if math.isnan(value)}
     return Measurement(metrics, reasons, curve)
 
 
-def _finding(scores: np.ndarray, truth: np.ndarray, said: np.ndarray) -> dict[str, float]:
-    positives, negatives = int(truth.sum()), int((~truth).sum())
-    hits, named = int((said & truth).sum()), positives + int(said.sum())
-    return {
-        "auroc": _auroc(scores, truth),
-        "auprc": average_precision(scores, truth),
-        "f1": 2 * hits / named if named else 0.0,
-        "sensitivity": hits / positives if positives else math.nan,
-        "specificity": int((~said & ~truth).sum()) / negatives if negatives else math.nan,
-    }
+def _one_class(truth: np.ndarray, class_names: Sequence[str]) -> Reason:
+    """Why some rows have no rank or rate."""
+    if truth.shape[1] > 1:
+        text = f"no finding is present in some and absent in others of {len(truth)} rows"
+    else:
+        only = (class_names or ("negative", "positive"))[int(truth.any())]
+        text = f"all {len(truth)} rows are of class '{only}'"
+    return Reason("one-class", text)
 
 
 def _auroc(scores: np.ndarray, truth: np.ndarray) -> float:
     return float(auroc(torch.from_numpy(scores), torch.from_numpy(truth)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return float(np.mean(known)) if known else math.nan
 
 
 def _multi_class(shares: np.ndarray, truth: np.ndarray, class_names: Sequence[str]) -> Measurement:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from wardround.federation.schedule import Schedule
-from wardround.records import RoundRecord
+from wardround.records import RoundRecord, main_value
 
 __all__ = ["BEST", "BEST_BEFORE", "BestRound", "is_extra_evaluation"]
 
@@ -21,7 +21,7 @@ given more rounds would not have looked at it."""
 
 
 class BestRound:
-    """The best model so far by AUROC on validation; of equal ones the first, as in summary.json."""
+    """The best model so far by AUROC or C-index on validation; of equal ones the first, as in summary.json."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         """`state`: what `state_dict` gave; None: nothing was evaluated yet."""
@@ -38,7 +38,7 @@ class BestRound:
             record: the round; one without an AUROC on validation is never the best.
             weights: the model after it, as others can use it; None where only the clients know it.
         """
-        auroc = (record.validation or {}).get("auroc")
+        auroc = main_value(record.validation)
         if auroc is not None and weights is not None and auroc > self.auroc:
             self.round, self.auroc, self.weights = record.round, auroc, weights
 

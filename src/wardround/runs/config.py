@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from wardround import aggregators, attacks, datasets, models, plugins
+from wardround import aggregators, attacks, datasets, faults, models, plugins
 from wardround.datasets import partition
+from wardround.datasets import paths as dataset_paths
 from wardround.datasets.drift import DriftParams
 from wardround.datasets.preprocessing import PreprocessingParams
 from wardround.errors import ConfigError, ParameterError, PluginError, RenamedWarning, did_you_mean
@@ -35,7 +36,7 @@ LEGACY_KEYS = {
     "participation", "evaluate_every", "server_lr", "seed", "engine", "device",
 }  # fmt: skip
 """What the hash of version 0.1 was made of."""
-TRAINING_SINCE = ("precision", "steps", "client_momentum")
+TRAINING_SINCE = ("precision", "steps", "client_momentum", "client_momentum_start", "method", "strata")
 """Keys of `training` that version 0.1 did not have."""
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -58,6 +59,10 @@ class AttackWindow(Parameters):
         return self
 
 
+class FaultWindow(AttackWindow):
+    """Who is broken and when; the fault's own parameters stand beside these keys."""
+
+
 class Root(Parameters):
     """The server's own trusted samples, for rules that need them."""
 
@@ -71,6 +76,7 @@ SECTIONS: dict[str, tuple[Registry[Any], type[Parameters] | None]] = {
     "model": (models.registry, None),
     "aggregator": (aggregators.registry, None),
     "attack": (attacks.registry, AttackWindow),
+    "fault": (faults.registry, FaultWindow),
 }
 
 
@@ -91,20 +97,21 @@ def _checked(section: str, values: dict[str, Any]) -> dict[str, Any]:
     common = {} if beside is None else {k: v for k, v in values.items() if k in beside.model_fields}
     own = {k: v for k, v in values.items() if k != "name" and k not in common}
     filled = {} if beside is None else _build(beside, common, where).model_dump()
-    if section == "attack":
-        filled = _checked_window(name, common, filled, where)
+    if beside is not None:
+        filled = _checked_window(section, name, common, filled, where)
     return {"name": name, **filled, **registry.validate(name, own).model_dump()}
 
 
 def _checked_window(
-    attack: str, given: Mapping[str, Any], filled: dict[str, Any], where: str
+    section: str, member: str, given: Mapping[str, Any], filled: dict[str, Any], where: str
 ) -> dict[str, Any]:
-    """Who attacks and when. Nobody where there is no attack; an attack must say who, even if that is nobody."""
-    if attacks.registry.get(attack).is_harmless:
+    """Who attacks or is broken, and when. Nobody without an attack; one must say who, even if that is nobody."""
+    if SECTIONS[section][0].get(member).is_harmless:
         return AttackWindow().model_dump()
     if not given.keys() & {"fraction", "clients"} or filled["clients"] == ():
+        nobody = "nobody attacks" if section == "attack" else "nobody is broken"
         raise ConfigError(
-            f"{where}: nobody attacks; give attack.fraction (0.2 is a fifth of the clients) or attack.clients"
+            f"{where}: {nobody}; give {section}.fraction (0.2 is a fifth of the clients) or {section}.clients"
         )
     return filled
 
@@ -132,6 +139,8 @@ class RunConfig(Parameters):
     training: TrainingParams = TrainingParams()
     aggregator: dict[str, Any] = {"name": "fedavg"}
     attack: dict[str, Any] = {"name": "none"}
+    fault: dict[str, Any] = {"name": "none"}
+    """Hospitals that are broken, not malicious; beside an attack or alone."""
     privacy: PrivacyParams = PrivacyParams()
     root: Root = Root()
     initial_model: InitialModel | None = None
@@ -206,6 +215,8 @@ class RunConfig(Parameters):
     def _rule_can_work_in_this_mode(self) -> RunConfig:
         rules = [aggregators.registry.get(name) for name in aggregators.available()]
         problem = self.privacy.why_not(aggregators.registry.class_of(*self.section("aggregator")), rules)
+        if problem is None and self.training.method == "scaffold":
+            problem = self.privacy.why_no_control_variates(self.training.steps)
         if problem is not None:
             raise ValueError(problem)
         return self
@@ -213,18 +224,33 @@ class RunConfig(Parameters):
     @model_validator(mode="after")
     def _attack_takes_place(self) -> RunConfig:
         """An attack that never begins, or that reaches nobody, would pass for one that a rule withstood."""
-        window = self.window()
-        if not window.fraction and not window.clients:
-            return self
-        if window.start > self.rounds:
+        for section, nobody in (("attack", "nobody attacks"), ("fault", "nobody is broken")):
+            window = self.window(section)
+            if not window.fraction and not window.clients:
+                continue
+            if window.start > self.rounds:
+                raise ValueError(
+                    f"{section}.start={window.start} is after the last round (rounds={self.rounds}): the {section} "
+                    "never begins"
+                )
+            clients = self.partition.get("clients")
+            if isinstance(clients, int) and window.clients is None and window.fraction * clients < 0.5:
+                raise ValueError(
+                    f"{section}.fraction={window.fraction:g} of {clients} clients is less than half a client, so "
+                    f"{nobody}; {1 / clients:.2g} is one of them"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _patients_are_counted_once(self) -> RunConfig:
+        dp = self.privacy.dp
+        if (
+            faults.registry.get(self.fault["name"]).repeats_patients
+            and dp is not None
+            and dp.unit == "patient"
+        ):
             raise ValueError(
-                f"attack.start={window.start} is after the last round (rounds={self.rounds}): the attack never begins"
-            )
-        clients = self.partition.get("clients")
-        if isinstance(clients, int) and window.clients is None and window.fraction * clients < 0.5:
-            raise ValueError(
-                f"attack.fraction={window.fraction:g} of {clients} clients is less than half a client, so nobody "
-                f"attacks; {1 / clients:.2g} is one of them"
+                f"fault '{self.fault['name']}' repeats patients, whom privacy.dp with unit patient counts once"
             )
         return self
 
@@ -233,13 +259,13 @@ class RunConfig(Parameters):
         values = dict(getattr(self, name))
         return values.pop("name"), values
 
-    def window(self) -> AttackWindow:
-        """Who attacks and when."""
-        return AttackWindow(**{key: self.attack[key] for key in AttackWindow.model_fields})
+    def window(self, section: str = "attack") -> AttackWindow:
+        """Who attacks, or is broken (`fault`), and when."""
+        return AttackWindow(**{key: getattr(self, section)[key] for key in AttackWindow.model_fields})
 
-    def attack_parameters(self) -> tuple[str, dict[str, Any]]:
-        """The attack's name and its own parameters, without the window."""
-        name, values = self.section("attack")
+    def attack_parameters(self, section: str = "attack") -> tuple[str, dict[str, Any]]:
+        """The name and own parameters of the attack, or of the `fault`, without the window."""
+        name, values = self.section(section)
         return name, {key: value for key, value in values.items() if key not in AttackWindow.model_fields}
 
     def identity(self) -> dict[str, Any]:
@@ -279,7 +305,11 @@ class RunConfig(Parameters):
         for key in TRAINING_SINCE:
             if values["training"].get(key) == TrainingParams.model_fields[key].default:
                 del values["training"][key]
+        if self.fault["name"] != "none":  # version 0.1 had no such run
+            values["fault"] = self.plain()["fault"]
         for section, (registry, _) in SECTIONS.items():
+            if section not in values:
+                continue
             params = registry.get(values[section]["name"]).Params
             for key in params.new:
                 if values[section].get(key) == _plain(params.model_fields[key].default):
@@ -326,13 +356,14 @@ def load_config(values: Mapping[str, Any], where: str = "config") -> RunConfig:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file, or one line on what is wrong with it.
 
-    The files of its plug-ins are seen from its own folder, wherever the mapping goes from here.
+    The files of its dataset and of its plug-ins are seen from its own folder, wherever the mapping goes from here.
     """
     values = read_yaml_file(path)
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, got {type(values).__name__}")
+    values = dataset_paths.anchored(values, path.parent)
     return initial_model.anchored(plugins.anchored(values, path.parent), path.parent)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,26 +22,35 @@ import yaml
 
 import wardround
 from wardround.errors import ConfigError, DataError, WardroundError, WardroundWarning
-from wardround.files import LockHeld, append_text, locked, make_private_folder, replace_file
+from wardround.files import (
+    LockHeld,
+    append_text,
+    locked,
+    make_private_folder,
+    replace_file,
+    replacing,
+    sync_file,
+)
 from wardround.records import SCHEMA_VERSION, ClientRecord, RoundRecord, Summary, check_schema
 from wardround.runs.integrity import (
     HASH,
     SEALED_SINCE,
     Extent,
     Growing,
+    add_hash,
     check_hash,
     check_seal,
     missing_rounds,
     seal,
-    with_hash,
 )
+from wardround.yaml_text import dump_yaml, parse_own_yaml
 
 __all__ = ["TRACKERS", "RunFolder", "find_runs"]
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the compiled one is ten times as fast
 TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
 RECORD = "record"
 Record = TypeVar("Record", RoundRecord, ClientRecord)
+_LINE_START = re.compile(rb'^\{"round": (\d+),', re.MULTILINE)
 RUN_ANEW = "restore it from a copy, or remove the folder and run it anew"
 
 
@@ -55,6 +65,7 @@ class RunFolder:
         self.summary_path = self.path / "summary.json"
         self.checkpoint_path = self.path / "checkpoint.pt"
         self._growing: dict[str, Growing] = {}
+        self._unsynced: set[Path] = set()
 
     @contextmanager
     def locked(self, private: bool = False) -> Iterator[None]:
@@ -79,34 +90,49 @@ class RunFolder:
 
     def write_config(self, values: dict[str, Any]) -> None:
         """Write the configuration; where it has a record, this gets the hash of all values."""
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        text = dump_yaml(values)
         if isinstance(values.get(RECORD), Mapping):
-            digest = seal(_unsealed(yaml.load(text, _Loader)))
+            digest = seal(_unsealed(parse_own_yaml(text)))
             values = {**values, RECORD: {**values[RECORD], HASH: digest}}
-            text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+            text = dump_yaml(values)
         replace_file(self.config_path, text.encode())
 
     def write_summary(self, summary: Summary) -> None:
         """Write the summary, with what it was made of: how long the files of lines are, and their hashes."""
-        values = {**summary.plain(), "files": self._extents()}
+        self._sync_lines()
+        values = {**summary.plain(), "files": self.extents()}
         values[HASH] = seal(values)
         replace_file(self.summary_path, (json.dumps(values, indent=2) + "\n").encode())
 
-    def append(self, record: RoundRecord) -> None:
-        """Write one round: its clients' lines first, so that a round with a line of its own is complete."""
+    def append(self, record: RoundRecord, durable: bool = True) -> None:
+        """Write one round: its clients' lines first, so that a round with a line of its own is complete.
+
+        Lines that need not be `durable` at once are on the disk before the next checkpoint or summary.
+        """
         clients = [client.line() for client in record.clients]
         for path, lines in ((self.clients_path, clients), (self.rounds_path, [record.line()])):
             text = "".join(json.dumps(line) + "\n" for line in lines)
             growing = self._growing_file(path)  # before anything is appended
-            append_text(path, text)
+            append_text(path, text, durable=durable)
+            if not durable:
+                self._unsynced.add(path)
             growing.add(text.encode())
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint by this state; it says which version wrote it and which lines belong to it."""
-        archive = io.BytesIO()
+        """Replace the checkpoint by this state; it says which version wrote it and which lines belong to it.
+
+        A state that was kept for a while says under `files` how long the lines were then.
+        """
+        self._sync_lines()
         written_by = {"schema": SCHEMA_VERSION, "wardround": wardround.__version__}
-        torch.save({**state, **written_by, "files": self._extents()}, archive)
-        replace_file(self.checkpoint_path, with_hash(archive.getvalue()))
+        with replacing(self.checkpoint_path) as temporary:
+            torch.save({"files": self.extents(), **state, **written_by}, temporary)
+            add_hash(temporary)
+
+    def _sync_lines(self) -> None:
+        for path in sorted(self._unsynced):
+            sync_file(path)
+        self._unsynced.clear()
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The state after the last finished round; None where no round is finished."""
@@ -191,13 +217,20 @@ class RunFolder:
             self._growing[path.name] = Growing().add(kept)
         self._check_rounds(done)
 
-    def verify(self) -> None:
+    def verify(
+        self, config: Mapping[str, Any] | None = None, summary: Mapping[str, Any] | None = None
+    ) -> None:
         """Check that the folder holds what its run wrote, all of it and unchanged; raise DataError where it does not.
 
         Folders of schema versions without hashes are checked for lines that are missing or cannot be read.
+
+        Args:
+            config: What `config()` gave, if it was read just now.
+            summary: What `summary_values()` gave.
         """
-        schema = _schema((self.config().get(RECORD) or {}).get("schema", 1))
-        values = self._summary_values()
+        config = self.config() if config is None else config
+        schema = _schema((config.get(RECORD) or {}).get("schema", 1))
+        values = self.summary_values() if summary is None else summary
         if values is None:
             self._verify_unfinished()
             return
@@ -209,8 +242,8 @@ class RunFolder:
                 raise DataError(f"{path}: damaged, it lacks its schema version or its hash; {RUN_ANEW}")
         for name, extent in (values.get("files") or {}).items():
             Extent.from_plain(extent).check(self.path / name, RUN_ANEW, exact=True)
-        summary = Summary.from_plain(values)
-        self._check_rounds(summary.rounds if "files" in values or summary.finished else None)
+        known, has_hashes = Summary.from_plain(values), bool(values.get("files"))
+        self._check_rounds(known.rounds if has_hashes or known.finished else None, whole=has_hashes)
 
     def _verify_unfinished(self) -> None:
         state = self.read_checkpoint()
@@ -218,8 +251,12 @@ class RunFolder:
             Extent.from_plain(extent).check(self.path / name, RUN_ANEW)
         self._check_rounds(None)
 
-    def _check_rounds(self, last: int | None) -> None:
-        if (problem := missing_rounds([record.round for record in self.rounds()], last)) is not None:
+    def _check_rounds(self, last: int | None, whole: bool = False) -> None:
+        """Refuse lines that cannot be read, and rounds that are missing; `whole` lines are those of their hash."""
+        numbers = _round_numbers(self.rounds_path) if whole else None
+        if numbers is None:
+            numbers = [record.round for record in self.rounds()]
+        if (problem := missing_rounds(numbers, last)) is not None:
             raise DataError(f"{self.rounds_path}: damaged, {problem}; {RUN_ANEW}")
 
     def _growing_file(self, path: Path) -> Growing:
@@ -227,7 +264,8 @@ class RunFolder:
             self._growing[path.name] = Growing().add(path.read_bytes() if path.exists() else b"")
         return self._growing[path.name]
 
-    def _extents(self) -> dict[str, Any]:
+    def extents(self) -> dict[str, Any]:
+        """How long the files of lines are now, and their hashes."""
         return {
             path.name: self._growing_file(path).extent.plain()
             for path in (self.rounds_path, self.clients_path)
@@ -243,10 +281,11 @@ class RunFolder:
 
     def summary(self) -> Summary | None:
         """The summary, None where the run has not come to an end."""
-        values = self._summary_values()
+        values = self.summary_values()
         return None if values is None else Summary.from_plain(values)
 
-    def _summary_values(self) -> dict[str, Any] | None:
+    def summary_values(self) -> dict[str, Any] | None:
+        """All that summary.json holds; None where the run has not come to an end."""
         advice = "remove the file and run the same command again to have it written anew"
         try:
             values = json.loads(self.summary_path.read_text(encoding="utf-8"))
@@ -265,7 +304,7 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The configuration with its record; a folder that a newer version wrote is refused."""
         try:
-            values = yaml.load(self.config_path.read_text(encoding="utf-8"), _Loader)
+            values = parse_own_yaml(self.config_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml in it)") from None
         except (yaml.YAMLError, ValueError, RecursionError):
@@ -323,6 +362,13 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         pass
     raise DataError(f"{path}: damaged, line {_first_bad_line(lines)} is not a record; {RUN_ANEW}")
+
+
+def _round_numbers(path: Path) -> list[int] | None:
+    """The numbers of the rounds in lines that a run has written; None where a line begins in another way."""
+    content = path.read_bytes() if path.exists() else b""
+    numbers = [int(number) for number in _LINE_START.findall(content)]
+    return numbers if len(numbers) == content.count(b"\n") else None
 
 
 def _has_round(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import warnings
@@ -14,7 +15,7 @@ from wardround.plugins import KEY as PLUGINS
 from wardround.runs.config import RECORD, RunConfig
 from wardround.runs.folder import RunFolder
 
-__all__ = ["experiment_of", "find_folder"]
+__all__ = ["adopt_former_folder", "experiment_of", "find_folder"]
 
 NO_PART_OF_AN_EXPERIMENT = ("name", "engine", "device", "evaluate_every", PLUGINS, RECORD)
 """How a run is called, computed and looked at, not what it computes."""
@@ -48,10 +49,38 @@ def find_folder(config: RunConfig, out: Path, recorded: Mapping[str, Any] | None
     return folder
 
 
+def adopt_former_folder(config: RunConfig, out: Path) -> None:
+    """Give the folder of an unfinished run of version 0.1 the name that this version looks for.
+
+    For federations, which go on with a newer version: hospitals that have trained for weeks are not to begin anew. A
+    simulation is begun anew instead, since a run of two versions is neither's result.
+
+    Raises:
+        ConfigError: There is such a run under this name, but its rule or model has got other defaults since.
+    """
+    folder = Path(out) / config.run_name
+    if folder.exists():
+        return
+    for path in sorted(Path(out).glob(f"{glob.escape(config.name)}-{'[0-9a-f]' * 10}")):
+        former = RunFolder(path)
+        if not former.checkpoint_path.exists() or "schema" in (former.config().get(RECORD) or {}):
+            continue
+        if (summary := former.summary()) is not None and summary.finished:
+            continue
+        begun = f"{path}: begun by version 0.1"
+        if path.name != config.legacy_run_name:
+            raise ConfigError(
+                f"{begun}, whose defaults were others; rename it to {folder.name} to go on with it, or move it away "
+                "to begin anew"
+            )
+        warnings.warn(f"{begun}; it goes on as {folder.name}", WardroundWarning, stacklevel=2)
+        path.rename(folder)
+
+
 def experiment_of(config: Mapping[str, Any]) -> str:
     """The hash of what a run computed, from its config.yaml: the same for copies, whatever they are called.
 
-    A run in which nobody attacked is a clean one, whichever attack did not take place.
+    A run in which nobody attacked is a clean one, whichever attack did not take place; likewise of faults.
     """
     values = {key: value for key, value in config.items() if key not in NO_PART_OF_AN_EXPERIMENT}
     code = [plugin.get("sha256") for plugin in config.get(PLUGINS) or () if isinstance(plugin, Mapping)]
@@ -60,6 +89,8 @@ def experiment_of(config: Mapping[str, Any]) -> str:
     campaign = (config.get(RECORD) or {}).get("attack")
     if isinstance(campaign, Mapping) and not campaign.get("byzantine"):
         values["attack"] = None
+    if not ((config.get(RECORD) or {}).get("fault") or {}).get("broken"):
+        values.pop("fault", None)  # older versions had none
     text = json.dumps([values, sorted(map(str, code))], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

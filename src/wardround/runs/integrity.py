@@ -1,7 +1,7 @@
 """How the files of a run folder show that they are whole, so that damage is an error and never another result.
 
 * config.yaml and summary.json carry a hash of their own values (`seal`).
-* checkpoint.pt carries a hash of its bytes, as the comment of the ZIP archive that it is (`with_hash`): `torch.load`
+* checkpoint.pt carries a hash of its bytes, as the comment of the ZIP archive that it is (`add_hash`): `torch.load`
   reads it as any other.
 * rounds.jsonl and clients.jsonl grow: the checkpoint and the summary hold how long they were, and the hash of that
   part (`Extent`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,11 @@ __all__ = [
     "SEALED_SINCE",
     "Extent",
     "Growing",
+    "add_hash",
     "check_hash",
     "check_seal",
     "missing_rounds",
     "seal",
-    "with_hash",
 ]
 
 HASH = "sha256"
@@ -68,13 +69,19 @@ def check_seal(values: Mapping[str, Any], sealed: Mapping[str, Any], where: Path
         raise DataError(f"{where}: damaged or edited, its values are not those of its hash; {advice}")
 
 
-def with_hash(archive: bytes) -> bytes:
-    """The bytes of a ZIP archive with their hash as its comment."""
+def add_hash(archive: Path) -> None:
+    """Give a ZIP archive the hash of its bytes as its comment; it is read in pieces, since it may be large."""
     size = len(MARK) + 2 * hashlib.sha256().digest_size
-    if archive[-END_OF_ZIP_BYTES:][:4] != END_OF_ZIP:
-        raise ValueError("not a ZIP archive without a comment")
-    content = archive[:-2] + struct.pack("<H", size) + MARK
-    return content + hashlib.sha256(content).hexdigest().encode()
+    with open(archive, "r+b") as file:
+        file.seek(-END_OF_ZIP_BYTES, os.SEEK_END)
+        if file.read(4) != END_OF_ZIP:
+            raise ValueError("not a ZIP archive without a comment")
+        file.seek(-2, os.SEEK_END)
+        file.write(struct.pack("<H", size) + MARK)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0, os.SEEK_END)
+        file.write(digest.encode())
 
 
 def check_hash(archive: bytes) -> bool | None:

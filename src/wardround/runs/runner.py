@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import wardround
-from wardround import aggregators, attacks, datasets, plugins
+from wardround import aggregators, attacks, datasets, faults, plugins
 from wardround.aggregators.base import Aggregator
 from wardround.datasets import Dataset
 from wardround.datasets import partition as partitions
@@ -35,18 +35,22 @@ from wardround.privacy.params import PrivacyParams
 from wardround.privacy.pseudonyms import from_key_file
 from wardround.records import SCHEMA_VERSION, RoundRecord, RunStatus
 from wardround.runs.best_round import BEST, BEST_BEFORE, BestRound, is_extra_evaluation
+from wardround.runs.checkpoints import SIMULATION_SECONDS, Checkpoints
 from wardround.runs.config import RECORD, RunConfig
+from wardround.runs.digest import write_digest
 from wardround.runs.export.inputs import INPUTS, ModelInputs
 from wardround.runs.folder import RunFolder
 from wardround.runs.identity import find_folder
 from wardround.runs.quarantine import quarantined
 from wardround.runs.summary import summarize
+from wardround.survival import COX
 from wardround.threads import one_thread
 from wardround.training.base import Trainer
 
 __all__ = [
     "Listener",
     "build",
+    "build_broken",
     "build_campaign",
     "build_rule",
     "build_schedule",
@@ -79,27 +83,26 @@ def build(config: RunConfig, workers: int | None = None) -> Federation:
     trainer: Trainer = build_trainer(
         model, dataset, config.training, dp, config.engine, config.device, workers
     )
+    campaign = build_campaign(config, assignment.clients)
     return simulated_federation(
         dataset,
         assignment,
         model,
         rule,
-        build_campaign(config, assignment.clients),
+        campaign,
         trainer,
         config.training,
         build_schedule(config),
         config.privacy,
         _sum_masked(config.privacy),
+        build_broken(config, assignment.clients, campaign.byzantine),
     )
 
 
 def build_rule(config: RunConfig) -> Aggregator:
-    """The run's rule; it knows where the model is not new."""
+    """The run's rule."""
     name, params = config.section("aggregator")
-    rule = aggregators.create(name, **params)
-    if config.initial_model is not None:
-        rule.expect_trained_model()
-    return rule
+    return aggregators.create(name, **params)
 
 
 def _sum_masked(privacy: PrivacyParams) -> SumMasked | None:
@@ -181,6 +184,21 @@ def build_campaign(config: RunConfig, clients: Sequence[str]) -> attacks.Campaig
     )
 
 
+def build_broken(
+    config: RunConfig, clients: Sequence[str], attackers: Collection[str]
+) -> faults.BrokenClients:
+    """Who has a fault, when and which; drawn from the clients that do not attack."""
+    name, params = config.attack_parameters("fault")
+    window = config.window("fault")
+    name_of = _names(config)
+    broken: Collection[str] = (
+        [name_of(client) for client in window.clients]
+        if window.clients is not None
+        else faults.draw_broken(clients, window.fraction, config.seed, attackers)
+    )
+    return faults.BrokenClients(faults.create(name, **params), broken, window.start, window.end, config.seed)
+
+
 def build_schedule(config: RunConfig) -> Schedule:
     """Rounds, participation and evaluation of the run."""
     return Schedule(
@@ -238,7 +256,15 @@ def _resume(config: RunConfig, folder: RunFolder, federation: Federation, listen
     folder.write_config({**config.plain(), RECORD: record(federation, federation.trainer.engine, per_round)})
     federation.rule.warm_up(per_round, federation.layout.size)  # or round 1 would wait for it
     with summary_on_exit(folder):
-        run_rounds(federation, folder, done, best, ModelInputs.of(dataset), listen)
+        run_rounds(
+            federation,
+            folder,
+            done,
+            best,
+            ModelInputs.of(dataset),
+            listen,
+            checkpoint_seconds=SIMULATION_SECONDS,
+        )
 
 
 def run_rounds(
@@ -249,8 +275,9 @@ def run_rounds(
     inputs: ModelInputs,
     listen: Listener | None = None,
     before_saving: Listener | None = None,
+    checkpoint_seconds: float = 0.0,
 ) -> None:
-    """Run all rounds after `done`, each on disk before the next begins.
+    """Run all rounds after `done`, each written before the next begins.
 
     Args:
         federation: as it was after round `done`.
@@ -258,28 +285,32 @@ def run_rounds(
         done: rounds that are finished.
         best: the best of them; moves on.
         inputs: what the model takes and gives: kept, so that it can be exported without the data.
-        listen: is handed every round when it is on disk.
+        listen: is handed every round when it is written.
         before_saving: is handed it before.
+        checkpoint_seconds: least time between two checkpoints; 0: every round is on the disk before the next begins.
     """
     schedule, described = federation.schedule, inputs.to_json()
-    for number in range(done + 1, schedule.rounds + 1):
-        result = federation.step(number)
-        if before_saving is not None:
-            before_saving(result)
-        before = best.state_dict()
-        best.consider(result, federation.usable_weights())
-        folder.append(result)
-        folder.write_checkpoint(
-            {
-                "round": number,
-                "federation": federation.state_dict(),
-                INPUTS: described,
-                BEST: best.state_dict(),
-                **({BEST_BEFORE: before} if is_extra_evaluation(schedule, number) else {}),
-            }
-        )
-        if listen is not None:
-            listen(result)
+    checkpoints = Checkpoints(folder, checkpoint_seconds)
+    with checkpoints.written_on_exit():
+        for number in range(done + 1, schedule.rounds + 1):
+            result = federation.step(number)
+            if before_saving is not None:
+                before_saving(result)
+            before = best.state_dict()
+            best.consider(result, federation.usable_weights())
+            folder.append(result, durable=False)  # the checkpoint brings it onto the disk
+            checkpoints.after(
+                {
+                    "round": number,
+                    "federation": federation.state_dict(),
+                    INPUTS: described,
+                    BEST: best.state_dict(),
+                    **({BEST_BEFORE: before} if is_extra_evaluation(schedule, number) else {}),
+                },
+                last=number == schedule.rounds,
+            )
+            if listen is not None:
+                listen(result)
 
 
 @contextmanager
@@ -300,7 +331,7 @@ def summary_on_exit(
     try:
         yield
         status = "finished"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or whoever runs this ends the process
         status, reason = "stopped", "interrupted"
         raise
     except BudgetSpent as spent:
@@ -312,7 +343,10 @@ def summary_on_exit(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        summary = summarize(folder.rounds(), folder.clients(), status, reason)
+        rounds, clients = folder.rounds(), folder.clients()
+        summary = summarize(rounds, clients, status, reason)
+        if summary.finished:
+            write_digest(folder, rounds, clients)
         folder.write_summary(summary)
         if on_end is not None:
             on_end(summary.status, summary.reason)
@@ -330,10 +364,12 @@ def record(federation: Federation, engine: str, per_round: int) -> dict[str, Any
         "aggregator": federation.rule.resolved(per_round),
         **({} if (kappa := federation.rule.proven_kappa(per_round)) is None else {"proven_kappa": kappa}),
         "attack": federation.campaign.record(),
+        **({"fault": federation.broken.record()} if federation.broken.clients else {}),
         **({"privacy": privacy} if privacy else {}),
         "task": description.task,
         "class_names": list(description.class_names),
-        **({} if description.task == Task.MULTICLASS.value else {"threshold": THRESHOLD_RULE}),
+        **({"threshold": THRESHOLD_RULE} if Task(description.task).has_thresholds else {}),
+        **({"loss": COX} if description.task == Task.SURVIVAL.value else {}),
         "clients": {client: list(counts) for client, counts in description.clients.items()},
         **({} if federation.evaluator is None else {"test_classes": federation.evaluator.test_classes()}),
     }

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from wardround.records import ClientRecord, EvaluationDetails, Metrics, RoundRecord, RunStatus, Summary
+from wardround.records import (
+    ClientRecord,
+    EvaluationDetails,
+    Metrics,
+    RoundRecord,
+    RunStatus,
+    Summary,
+    main_metric,
+    main_value,
+)
 
 __all__ = [
     "Verdicts",
@@ -45,7 +55,7 @@ def summarize(
     evaluated = [record for record in rounds if record.metrics]
     final = evaluated[-1] if evaluated else None
     validated = [record for record in evaluated if record.validation]
-    best = max(validated, key=lambda record: _auroc(record.validation), default=None)
+    best = max(validated, key=lambda record: _main(record.validation), default=None)
     return Summary(
         status=status,
         rounds=len(rounds),
@@ -64,7 +74,12 @@ def summarize(
 
 
 def _details(rounds: Mapping[str, RoundRecord | None]) -> dict[str, Any] | None:
-    details = {name: record.details.line() for name, record in rounds.items() if record is not None}
+    """Calibration, patient groups and the like. Reasons per client stay in rounds.jsonl: there may be thousands."""
+    details = {
+        name: replace(record.details, per_client_reasons={}).line()
+        for name, record in rounds.items()
+        if record is not None
+    }
     return details if any(details.values()) else None
 
 
@@ -97,7 +112,8 @@ def suppressed(clients: Sequence[ClientRecord]) -> list[bool | None]:
 def detection(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[str, Any] | None:
     """Rates over client-rounds: Byzantine clients while they attack against benign clients at any time.
 
-    A Byzantine client outside its window behaves and is left out. None where the rule gives no verdict.
+    A Byzantine client outside its window behaves and is left out. Broken clients are neither: while their fault is on
+    they have a rate of their own, `fault_tpr`. None where the rule gives no verdict.
     """
     known = [
         (record, verdict) for record, verdict in zip(clients, verdicts, strict=True) if verdict is not None
@@ -105,7 +121,8 @@ def detection(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[str, 
     if not known:
         return None
     attacking = [verdict for record, verdict in known if record.attacking]
-    benign = [verdict for record, verdict in known if not record.byzantine]
+    benign = [verdict for record, verdict in known if record.is_honest]
+    failing = [verdict for record, verdict in known if record.failing]
     hits, alarms = sum(attacking), sum(benign)
     tpr, fpr = _ratio(hits, len(attacking)), _ratio(alarms, len(benign))
     precision = _ratio(hits, hits + alarms) if attacking else None
@@ -118,13 +135,14 @@ def detection(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[str, 
         "recall": tpr,
         "f1": f1,
         "latency": detection_latency(clients, verdicts),
+        **({"fault_tpr": sum(failing) / len(failing)} if failing else {}),
     }
 
 
 def suppression(clients: Sequence[ClientRecord]) -> dict[str, Any] | None:
     """Detection as rules without flags do it: a weight below a tenth of an equal share."""
     rates = detection(clients, suppressed(clients))
-    return None if rates is None else {"tpr": rates["tpr"], "fpr": rates["fpr"]}
+    return None if rates is None else {key: rates[key] for key in ("tpr", "fpr", "fault_tpr") if key in rates}
 
 
 def rates_by_round(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[int, dict[str, float | None]]:
@@ -137,7 +155,7 @@ def rates_by_round(clients: Sequence[ClientRecord], verdicts: Verdicts) -> dict[
             rounds.add(record.round)
             if record.attacking:
                 attacking[record.round].append(verdict)
-            if not record.byzantine:
+            if record.is_honest:
                 benign[record.round].append(verdict)
     return {
         number: {"tpr": _mean(attacking[number]), "fpr": _mean(benign[number])} for number in sorted(rounds)
@@ -157,15 +175,16 @@ def detection_latency(clients: Sequence[ClientRecord], verdicts: Verdicts) -> in
     return None
 
 
-def _auroc(metrics: Metrics | None) -> float:
-    value = (metrics or {}).get("auroc")
+def _main(metrics: Metrics | None) -> float:
+    """AUROC or C-index; −∞ where there is none."""
+    value = main_value(metrics)
     return float("-inf") if value is None else value
 
 
 def _rounds_to(evaluated: Sequence[RoundRecord], share: float) -> int | None:
-    """The first round that reaches `share` of the run's own highest AUROC."""
-    highest = max((_auroc(record.metrics) for record in evaluated), default=float("-inf"))
-    reached = (record.round for record in evaluated if _auroc(record.metrics) >= share * highest > 0)
+    """The first round that reaches `share` of the run's own highest AUROC (of a survival task: C-index)."""
+    highest = max((_main(record.metrics) for record in evaluated), default=float("-inf"))
+    reached = (record.round for record in evaluated if _main(record.metrics) >= share * highest > 0)
     return next(reached, None)
 
 
@@ -191,7 +210,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def why_no_auroc(
     final: Metrics | None, record: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why a run has no AUROC after its last round; None where it has one.
+    """Why a run has no AUROC (of a survival task: C-index) after its last round; None where it has one.
 
     Args:
         final: Its last test metrics.
@@ -204,13 +223,14 @@ def why_no_auroc(
     """
     if final is None:
         return "no round was evaluated"
-    if final.get("auroc") is not None:
+    main = main_metric(final)
+    if final.get(main) is not None:
         return None
-    if "auroc" not in final:
+    if main not in final:
         return "it was not measured"
     reasons = EvaluationDetails.from_line((evaluation or {}).get("final") or {}).reasons
-    if "auroc" in reasons:
-        return reasons["auroc"].text
+    if main in reasons:
+        return reasons[main].text
     if final.get("loss") is None:
         return "the model's output is not finite"
     counts = record.get("test_classes") or ()

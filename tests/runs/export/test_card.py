@@ -19,7 +19,7 @@ def attacked(tmp_path_factory):
             "partition": {"name": "iid", "clients": 5},
             "model": {"name": "logistic"},
             "training": {"batch_size": 512},
-            "aggregator": {"name": "caac-guard"},
+            "aggregator": {"name": "signguard"},
             "attack": {"name": "sign-flip", "clients": ["hospital-01"], "scale": 20, "start": 1},
             "privacy": {"dp": {"epsilon": 8.0}},
             "rounds": 3,
@@ -40,6 +40,7 @@ def row_of(card, start):
     return [cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")]
 
 
+@pytest.mark.slow
 def test_it_says_who_took_part_who_was_flagged_and_who_is_in_quarantine(attacked):
     folder, card = attacked
     flagged = sum(record.flag is True for record in folder.clients() if record.client == "hospital-01")

@@ -1,5 +1,8 @@
 """Networks as files: ONNX and safetensors give what the network gives."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +39,7 @@ def build(name, shape, outputs):
     return network.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_onnx_gives_the_networks_outputs(kind):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
@@ -53,6 +57,7 @@ def test_onnx_gives_the_networks_outputs(kind):
         np.testing.assert_allclose(shares, probabilities(expected, task).numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_onnx_file_that_says_something_else_is_refused(monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     network = build("logistic", (5,), 1)
@@ -64,6 +69,7 @@ def test_an_onnx_file_that_says_something_else_is_refused(monkeypatch):
         subject._compare(content, network, torch.randn(3, 5))
 
 
+@pytest.mark.slow
 def test_a_network_that_was_traced_wrongly_is_refused():
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
 
@@ -80,6 +86,7 @@ def test_a_network_that_was_traced_wrongly_is_refused():
     assert "\n" not in str(problem.value)
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_traced_is_one_line():
     pytest.importorskip("onnxscript", reason="the extra 'export' is not installed")
 
@@ -150,3 +157,32 @@ def test_what_is_no_safetensors_file_is_one_line(content):
     layout = Layout.of(build("logistic", (5,), 1))
     with pytest.raises(DataError, match="here: not a safetensors file"):
         weights_from_bytes(content, layout, "here")
+
+
+EXPORT_THEN_FORK = """
+import os, warnings, torch
+from wardround.runs.export.inputs import ModelInputs
+from wardround.runs.export.network import onnx_bytes
+warnings.simplefilter("ignore")
+onnx_bytes(torch.nn.Linear(3, 1), ModelInputs("binary", ("no", "yes"), (3,)))
+def train(): torch.ones(3, requires_grad=True).sum().backward()
+train()
+child = os.fork()
+if not child:
+    try:
+        train()
+    except RuntimeError:
+        os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0, "the forked process cannot train"
+"""
+
+
+@pytest.mark.slow
+def test_processes_can_be_forked_for_training_after_an_export():
+    """In a process of its own, since autograd starts once. Only torch's builds with CUDA ever failed here."""
+    pytest.importorskip("onnxscript")
+    done = subprocess.run(
+        [sys.executable, "-c", EXPORT_THEN_FORK], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

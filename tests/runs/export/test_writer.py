@@ -9,6 +9,7 @@ import torch
 from wardround.errors import ConfigError
 from wardround.experiments import load_config, run
 from wardround.federation.evaluation import metrics_of
+from wardround.runs import runner
 from wardround.runs.best_round import BEST
 from wardround.runs.export.exported import ExportedModel
 from wardround.runs.export.inputs import INPUTS
@@ -30,6 +31,7 @@ def copy_of(folder, tmp_path, change):
     return copy
 
 
+@pytest.mark.slow
 def test_the_folder_holds_what_the_contract_says(finished_run, tmp_path):
     pytest.importorskip("onnxscript", reason="the extra 'export' is not installed")
     out = tmp_path / "deep" / "model"
@@ -150,7 +152,8 @@ def test_fedbn_over_a_network_has_no_whole_model(finished_run, tmp_path, monkeyp
         export_run(folder, tmp_path / "model", onnx=False)
 
 
-def test_a_run_can_be_exported_while_it_goes_on(tiny, tmp_path):
+def test_a_run_can_be_exported_while_it_goes_on(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "SIMULATION_SECONDS", 0.0)  # a checkpoint after every round
     folders = []
 
     def export_after_two(record):

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import wardround
 from wardround.datasets.base import Task
 from wardround.records import ClientRecord, EvaluationDetails
+from wardround.runs.export.network import second_output
 from wardround.runs.export.source import TrainedModel
 from wardround.runs.quarantine import quarantined
 
 __all__ = ["model_card"]
 
-RATES = ("n", "auroc", "auprc", "accuracy", "f1", "sensitivity", "specificity", "brier", "loss")
+RATES = ("n", "auroc", "c_index", "auprc", "accuracy", "f1", "sensitivity", "specificity", "brier", "loss")
 NOT_SHOWN = ("threshold",)
 """Entries of a round's metrics that have a place of their own."""
 Row = Sequence[object]
@@ -50,7 +51,7 @@ def _heading(trained: TrainedModel) -> str:
     inputs, rounds = trained.inputs, int(trained.config["rounds"])
     done = max((record.round for record in trained.folder.rounds()), default=trained.round)
     chosen = {
-        "best": f"round {trained.round} of {done}, the best by AUROC on validation samples",
+        "best": f"round {trained.round} of {done}, the best by {_main(trained)} on validation samples",
         "last": f"round {trained.round}, the last one that is finished",
     }[trained.chosen]
     of = "" if done == rounds else f" (the run was to have {rounds} rounds)"
@@ -65,8 +66,18 @@ def _heading(trained: TrainedModel) -> str:
     return "\n".join(lines)
 
 
+def _main(trained: TrainedModel) -> str:
+    """What rounds were compared by."""
+    return "C-index" if trained.inputs.task == Task.SURVIVAL.value else "AUROC"
+
+
 def _predicts(trained: TrainedModel) -> str:
     inputs = trained.inputs
+    if inputs.task == Task.SURVIVAL.value:
+        return (
+            f"a risk score (log hazard) of `{inputs.class_names[1]}`: who has the higher one is expected to have it "
+            "sooner. It is no probability and no time"
+        )
     if inputs.positive is not None:
         return f"the probability of `{inputs.positive}` (the other class is `{inputs.class_names[0]}`)"
     names = ", ".join(f"`{name}`" for name in inputs.class_names)
@@ -95,7 +106,7 @@ def _use(trained: TrainedModel, without_onnx: str | None) -> str:
         f"- `model.safetensors` holds the weights by name. There is no `model.onnx`: {without_onnx}."
         if without_onnx is not None
         else f"- `model.onnx` takes `input` (rows × {shape}, float32, after preprocessing) and gives `logits` and "
-        "`probabilities`; `model.safetensors` holds the weights by name."
+        f"`{second_output(inputs.task)}`; `model.safetensors` holds the weights by name."
     )
     if (inputs.preprocessing or {}).get("scale") == "local":
         lines.append(
@@ -264,6 +275,8 @@ def _calibration(trained: TrainedModel) -> str:
             for one in details.calibration
         ]
         lines += ["", _table(["predicted probability", "samples", "mean predicted", "observed share"], rows)]
+    elif trained.inputs.task == Task.SURVIVAL.value:
+        lines.append("Not defined: the model ranks patients by risk and gives no probability.")
     elif len(lines) == 2:
         lines.append("Not measured. Do not read a predicted probability as a frequency before it is.")
     return "\n".join(lines)
@@ -308,9 +321,16 @@ def _limits(trained: TrainedModel, clients: Sequence[ClientRecord]) -> str:
         lines.append(
             f"- **The run simulated an attack** (`{attack}`) by {', '.join(attackers)}: this model is for research."
         )
+    broken = sorted({record.client for record in clients if record.faulty})
+    if broken:
+        fault = (config.get("fault") or {}).get("name")
+        lines.append(
+            f"- **The run simulated a fault** (`{fault}`) of {', '.join(broken)}: this model is for research."
+        )
     if trained.chosen == "best":
         lines.append(
-            "- The round was chosen by its AUROC on validation samples; the test figures above had no part in that."
+            f"- The round was chosen by its {_main(trained)} on validation samples; the test figures above had no part "
+            "in that."
         )
     if (summary := trained.folder.summary()) is None or not summary.finished:
         lines.append("- The run is not finished.")

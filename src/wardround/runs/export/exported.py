@@ -38,6 +38,8 @@ from wardround.updates import Layout
 __all__ = ["ExportedModel", "Predictions", "parse_model", "read_model_folder"]
 
 BATCH = 4096
+RISK = "risk"
+"""What a survival model says of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +47,12 @@ class Predictions:
     """What a model says of the rows of a table."""
 
     probabilities: np.ndarray
-    """n × 1 for a binary task (of the positive class), else n × classes."""
+    """n × 1 for a binary task (of the positive class), else n × classes. Of a survival task n × 1 risk scores: log
+    hazards, of which only differences mean something."""
     class_names: tuple[str, ...]
     """Of the columns of `probabilities`."""
     labels: tuple[str, ...]
-    """The predicted class of each row; of a multi-label task the findings, separated by `;`."""
+    """The predicted class of each row; of a multi-label task the findings, separated by `;`. Survival: none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,8 @@ class ExportedModel:
         return parse_model(read_model_folder(folder), folder)
 
     def predict(self, samples: np.ndarray | Tensor) -> Tensor:
-        """Probabilities of samples as the network takes them: n × … in, n × outputs out."""
+        """Probabilities (log hazards of a survival task) of samples as the network takes them: n × … in, n × outputs
+        out."""
         tensor = torch.as_tensor(samples, dtype=torch.float32)
         if tuple(tensor.shape[1:]) != self.inputs.input_shape:
             raise DataError(
@@ -95,7 +99,8 @@ class ExportedModel:
         if preprocessing is None:
             return self.inputs.feature_names
         schema = preprocessing.schema
-        return (*(column.name for column in schema.columns), schema.label.name)
+        outcome = (schema.label.name, *filter(None, (schema.label.time,)))
+        return (*(column.name for column in schema.columns), *outcome)
 
     @cached_property
     def preprocessing(self) -> Preprocessing | None:
@@ -138,6 +143,8 @@ class ExportedModel:
     def _named(self, shares: np.ndarray) -> Predictions:
         manifest, inputs = self.manifest, self.inputs
         names = inputs.class_names
+        if inputs.task == Task.SURVIVAL.value:
+            return Predictions(shares, (RISK,), ())
         if inputs.positive is not None:
             cut = manifest.thresholds[inputs.positive]
             labels = [names[int(share > cut)] for share in shares[:, 0]]
@@ -194,7 +201,7 @@ def parse_model(files: Mapping[str, bytes], where: object) -> ExportedModel:
     manifest = Manifest.from_bytes(files.get(MANIFEST, b""), f"{where}: {MANIFEST}")
     check_files(manifest, files, where)
     named = manifest.class_names[1:] if manifest.task == Task.BINARY.value else manifest.class_names
-    if manifest.task != Task.MULTICLASS.value and set(named) != set(manifest.thresholds):
+    if Task(manifest.task).has_thresholds and set(named) != set(manifest.thresholds):
         raise DataError(f"{where}: {MANIFEST} has no threshold for each of {', '.join(named)}")
     inputs = ModelInputs(
         manifest.task,

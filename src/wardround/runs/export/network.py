@@ -26,6 +26,7 @@ __all__ = [
     "network_of",
     "onnx_bytes",
     "probabilities",
+    "second_output",
     "weights_bytes",
     "weights_from_bytes",
 ]
@@ -85,12 +86,17 @@ def weights_from_bytes(content: bytes, layout: Layout, where: object) -> Tensor:
 
 
 def probabilities(logits: Tensor, task: str) -> Tensor:
-    """n × 1 for a binary task (of the positive class), n × classes else; findings each by itself."""
+    """n × 1 for a binary task (of the positive class), n × classes else; findings each by itself.
+
+    A survival task has none: its n × 1 log hazards are given as they are.
+    """
+    if task == Task.SURVIVAL.value:
+        return logits
     return torch.softmax(logits, 1) if task == Task.MULTICLASS.value else torch.sigmoid(logits)
 
 
 class _WithProbabilities(nn.Module):
-    """What goes into an ONNX file: logits, and the probabilities that they stand for."""
+    """What goes into an ONNX file: logits, and the probabilities (or hazard ratios) that they stand for."""
 
     def __init__(self, network: nn.Module, task: str) -> None:
         super().__init__()
@@ -98,17 +104,26 @@ class _WithProbabilities(nn.Module):
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.network(samples)
+        if self.task == Task.SURVIVAL.value:
+            return logits, logits.exp()
         return logits, probabilities(logits, self.task)
 
 
+def second_output(task: str) -> str:
+    """What model.onnx gives beside logits."""
+    return "hazard_ratios" if task == Task.SURVIVAL.value else "probabilities"
+
+
 def onnx_bytes(network: nn.Module, inputs: ModelInputs) -> bytes:
-    """The content of model.onnx: `input` (rows × …) in, `logits` and `probabilities` out.
+    """The content of model.onnx: `input` (rows × …) in, `logits` and `probabilities` out (`hazard_ratios` of a survival
+    task).
 
     Written by torch's exporter; where onnxruntime is installed, its answers are compared with the network's.
     """
     for module in ("onnx", "onnxscript"):
         require(module, "export")
     network.eval()
+    _start_autograd()
     random = torch.Generator().manual_seed(0)
     samples = torch.randn(3, *inputs.input_shape, generator=random)
     with _quiet():
@@ -117,7 +132,7 @@ def onnx_bytes(network: nn.Module, inputs: ModelInputs) -> bytes:
                 _WithProbabilities(network, inputs.task).eval(),
                 (samples,),
                 input_names=["input"],
-                output_names=["logits", "probabilities"],
+                output_names=["logits", second_output(inputs.task)],
                 dynamic_shapes={"samples": {0: torch.export.Dim("rows")}},
                 dynamo=True,
                 verbose=False,
@@ -132,6 +147,15 @@ def onnx_bytes(network: nn.Module, inputs: ModelInputs) -> bytes:
     # With other samples, and another number of them: a value that was written down as a constant shows then.
     _compare(content, network, torch.randn(5, *inputs.input_shape, generator=random))
     return content
+
+
+def _start_autograd() -> None:
+    """Let autograd decide now which threads it needs.
+
+    In builds of torch with CUDA, also without a GPU, the exporter makes a device known for which autograd would start a
+    thread at its first use, and then no process with that thread can be forked for training (engine `processes`).
+    """
+    torch.ones((), requires_grad=True).backward()
 
 
 def _compare(content: bytes, network: nn.Module, samples: Tensor) -> None:

@@ -48,9 +48,9 @@ class TrainedModel:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Class or finding → the probability above which it is said; nothing for a multi-class task."""
+        """Class or finding → the probability above which it is said; nothing for a multi-class or survival task."""
         record, inputs = self.record, self.inputs
-        if inputs.task == Task.MULTICLASS.value:
+        if not Task(inputs.task).has_thresholds:
             return {}
         if inputs.positive is not None:
             chosen = ((record.metrics if record else None) or {}).get("threshold")
@@ -102,8 +102,8 @@ def _choose(
         return best["weights"], int(best["round"]), "best"
     if choice == "best":
         raise ConfigError(
-            f"{folder.path}: has no weights of its best round (no AUROC on validation samples, or the run was made "
-            "before best rounds were kept); use --round last"
+            f"{folder.path}: has no weights of its best round (no AUROC or C-index on validation samples, or the run "
+            "was made before best rounds were kept); use --round last"
         )
     weights: Tensor = checkpoint["federation"]["weights"]
     section = dict(config["aggregator"])
