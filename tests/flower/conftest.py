@@ -1,15 +1,18 @@
 """A federation in one process: small data, a grid whose nodes can misbehave, a clock that need not be waited for."""
 
+import copy
+import json
 from collections.abc import Callable
 
 import pytest
 import yaml
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from tests.flower.deployment import Deployment
 
 from wardround.flower.client_app import app
 from wardround.flower.config import federation_from
 from wardround.flower.inline_grid import InlineGrid
+from wardround.flower.messages import BLOB, from_records
 from wardround.flower.server.run import run_federation
 
 SMALL = {
@@ -36,6 +39,29 @@ class Clock:
         self.time += max(seconds, 0.01)
 
 
+def unfolded(content):
+    """The same note as records that tests can look into and change: `config`, `metrics`, `arrays`."""
+    if BLOB not in content:
+        return content
+    note = from_records(content)
+    records = RecordDict()
+    if note.head:
+        records["config"] = ConfigRecord({"json": json.dumps(note.head)})
+    if note.metrics:
+        records["metrics"] = MetricRecord(dict(note.metrics))
+    if note.arrays:
+        records["arrays"] = ArrayRecord({name: Array(array) for name, array in note.arrays.items()})
+    return records
+
+
+def unfolded_message(message):
+    if not message.has_content():
+        return message
+    copied = copy.copy(message)
+    copied.__dict__.update(_metadata=message.metadata, _content=unfolded(message.content))
+    return copied
+
+
 class FaultyGrid(InlineGrid):
     """A grid whose nodes misbehave.
 
@@ -57,8 +83,11 @@ class FaultyGrid(InlineGrid):
         replies = super().deliver(message)
         fault = self.faults.get(message.metadata.dst_node_id)
         if fault is not None and message.metadata.message_type == "train":
-            replies = fault(message, replies)
-        self.seen += [message, *replies]
+            for reply in replies:
+                if reply.has_content():
+                    reply.content = unfolded(reply.content)
+            replies = fault(unfolded_message(message), replies)
+        self.seen += [unfolded_message(one) for one in (message, *replies)]
         return replies
 
     def pull_messages(self, message_ids):
@@ -92,8 +121,6 @@ class Town:
         return RunFolder(self.out / self.config.run.run_name)
 
     def audit(self):
-        import json
-
         return [json.loads(line) for line in (self.folder.path / "audit.jsonl").read_text().splitlines()]
 
 

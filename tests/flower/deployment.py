@@ -3,31 +3,19 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import yaml
+from free_ports import free_port
 
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.runs.folder import RunFolder
 
 PATIENCE = 240.0
 """Seconds for anything to happen, on a machine that has other things to do."""
-
-
-def free_ports(count):
-    """Ports that nobody uses just now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
-    finally:
-        for probe in sockets:
-            probe.close()
 
 
 def wait_for(condition, what, patience=PATIENCE, also=lambda: None):
@@ -50,7 +38,7 @@ class Deployment:
 
     def __init__(self, folder, names, insecure=False, **federation):
         self.folder, self.insecure, self.started = folder, insecure, {}
-        self.port, *self.node_ports = free_ports(len(names) + 1)
+        self.port = free_port()
         self.keys = KeyFiles(folder / "keys")
         if not insecure:
             make_server_certificate(self.keys.folder, ["127.0.0.1"])
@@ -64,7 +52,7 @@ class Deployment:
         self.federation = {
             "clients": len(names), "port": self.port, "poll_seconds": 0.2, **({} if insecure else tls), **federation,
         }  # fmt: skip
-        self.hospitals = dict(zip(names, self.node_ports, strict=True))
+        self.hospitals = list(names)
 
     def write(self, name, values):
         path = self.folder / name
@@ -78,20 +66,17 @@ class Deployment:
         own = {} if self.insecure else {
             "root_certificates": str(self.keys.authority), "node_key": str(self.keys.nodes / name),
         }  # fmt: skip
-        port = self.hospitals[name] if name in self.hospitals else free_ports(1)[0]
-        values = {"name": name, "superlink": f"127.0.0.1:{self.port}", "runtime_port": port, **own, **values}
+        values = {"name": name, "superlink": f"127.0.0.1:{self.port}", **own, **values}
         return self.write(f"{name}.yaml", values)
 
     def start(self, name, *arguments):
         """Start a wardround command; its output goes to a file."""
         command = [sys.executable, "-m", "wardround", *map(str, arguments)]
-        environment = {**os.environ, "WARDROUND_POLL_SECONDS": "0.3"}
         with open(self.folder / f"{name}.out", "ab") as out:
             process = subprocess.Popen(
                 command,
                 stdout=out,
                 stderr=out,
-                env=environment,
                 start_new_session=True,
                 cwd=self.folder,
                 preexec_fn=restore_interrupts,
@@ -148,6 +133,19 @@ class Deployment:
                 except OSError:
                     continue
                 if wanted in command:
+                    pids.append(int(entry.name))
+        return pids
+
+    def server_processes(self):
+        """Return what `serve` has started: the files of Flower are in the folder of the runs."""
+        wanted, pids = f"FLWR_HOME={self.runs}".encode(), []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    environment, state = (entry / "environ").read_bytes(), (entry / "stat").read_text()
+                except OSError:
+                    continue
+                if wanted in environment and state.rpartition(")")[2].split()[0] != "Z":
                     pids.append(int(entry.name))
         return pids
 

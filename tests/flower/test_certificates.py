@@ -142,3 +142,9 @@ def test_modes_do_not_depend_on_the_umask(open_umask, mode_of, tmp_path):
         assert mode_of(path) == 0o600
     for path in (files.authority, files.server, files.nodes / "hospital-a.pub"):
         assert mode_of(path) == 0o644
+
+
+def test_a_server_gets_a_folder_for_the_hospitals_keys(tmp_path):
+    make_server_certificate(tmp_path / "certs", ["fed.example.org"])
+    assert (tmp_path / "certs" / "nodes").is_dir()
+    assert (tmp_path / "certs" / "nodes").stat().st_mode & 0o777 == 0o700

@@ -35,6 +35,11 @@ def test_a_simulation_takes_the_number_from_its_partition():
     ("text", "message"),
     [
         ("rounds: 3", "federation.clients is required"),
+        (
+            "federation: {clients: 3}\nfault: {name: unit-error, clients: [a]}",
+            "fault 'unit-error': faults are played in simulations only",
+        ),
+        ("federation: {clients: 3}\naggregator: {name: oracle}", "'oracle' is told who attacks"),
         ("federation: {clients: 3, quorm: 1}", "did you mean 'quorum'"),
         ("federation: {clients: 3, quorum: 4}", "only 3 hospitals are asked"),
         ("federation: {clients: 3, quorum: 1.5}", "a share above 0 and up to 1.0"),

@@ -1,5 +1,6 @@
 """A federation of real processes on loopback survives kills, attacks, interrupts and intruders."""
 
+import os
 import signal
 
 import pytest
@@ -99,9 +100,9 @@ def test_a_federation_survives_kills_attacks_and_intruders(deploy):
 
     # The server is killed in the middle of a round, with all its processes, and started again.
     fed.wait_for_round(max(fed.rounds()) + 1)
+    assert len(fed.server_processes()) >= 4, "SuperLink, gateway, SuperExec, server app"
     fed.end("serve", signal.SIGKILL)
-    server = fed.runs  # stands in the command lines of its parts alone
-    wait_for(lambda: not fed.processes(server), "the killed server's processes to end")
+    wait_for(lambda: not fed.server_processes(), "the killed server's processes to end")
     done = max(fed.rounds())
     fed.serve()
     fed.wait_for_round(done + 2)
@@ -109,14 +110,20 @@ def test_a_federation_survives_kills_attacks_and_intruders(deploy):
 
     # Ctrl-C stops everything, and the same command resumes.
     assert fed.end("serve", signal.SIGINT) == 130, fed.output("serve")
-    assert not fed.processes(server)
+    assert not fed.server_processes()
     assert "run the same command to resume" in fed.output("serve")
     done = max(fed.rounds())
     fed.serve()
     fed.wait_for_round(done + 1)
     assert fed.rounds() == list(range(1, max(fed.rounds()) + 1))
+
+    # `systemctl stop` sends SIGTERM to every process at once: the run is stopped, not failed.
+    for pid in fed.server_processes():
+        os.kill(pid, signal.SIGTERM)
     for name in ("serve", *fed.hospitals):
         assert fed.end(name, signal.SIGTERM) == 130, fed.output(name)
+    assert fed.run.summary().status == "stopped", fed.run.summary().reason
+    assert fed.events()[-1]["event"] == "run-stopped"
     assert not fed.processes()
     assert verify(fed.run.path / "audit.jsonl") > 10
 
@@ -156,7 +163,7 @@ def test_secure_aggregation_survives_hospitals_that_come_and_go(deploy):
 
     # The server is killed: the round it was in may be lost, the next one is not.
     fed.end("serve", signal.SIGKILL)
-    wait_for(lambda: not fed.processes(fed.runs), "the killed server's processes to end")
+    wait_for(lambda: not fed.server_processes(), "the killed server's processes to end")
     done = max(fed.rounds())
     fed.serve()
     fed.wait_for_round(done + 2)

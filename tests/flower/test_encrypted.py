@@ -17,7 +17,8 @@ from wardround.flower.hospital.memory import read_log
 from wardround.flower.messages import Note
 from wardround.flower.orders import AUDIT, work_section
 from wardround.privacy.encryption.ciphers import public_side
-from wardround.privacy.encryption.refusals import KeysSpent, Refused
+from wardround.privacy.encryption.refusals import KeysSpent, Refused, StewardAway
+from wardround.privacy.encryption.remote_steward import RemoteSteward
 from wardround.privacy.encryption.sealing import Sealer
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS
 from wardround.privacy.encryption.steward_service import StewardService
@@ -65,6 +66,7 @@ def small(town, steward, **values):
     return town(privacy=steward, aggregator={"name": RULES[steward["mode"]]}, **{"rounds": 2, **values})
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_a_run_in_the_clear(town, tmp_path, steward):
     federation = small(town, steward)
     folder = federation.run()
@@ -81,6 +83,7 @@ def test_the_result_is_that_of_a_run_in_the_clear(town, tmp_path, steward):
     assert sorted(opened[0]["clients"]) == CLIENTS
 
 
+@pytest.mark.slow
 def test_no_update_leaves_a_hospital_in_the_clear(town, steward):
     federation = small(town, steward)
     federation.run()
@@ -131,6 +134,7 @@ def spoiled(change):
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [all_zero, one_bit])
 def test_a_spoiled_answer_costs_its_row(town, steward, change):
     if change is one_bit and steward["mode"] == PADDED_SUMS:
@@ -144,6 +148,7 @@ def test_a_spoiled_answer_costs_its_row(town, steward, change):
     assert all(line.skipped is None for line in folder.rounds())
 
 
+@pytest.mark.slow
 def test_a_round_tried_again_is_the_same_order(town, steward, vault):
     federation = small(town, steward, federation={"quorum": 5, "retries": 2})
     tries = []
@@ -162,6 +167,36 @@ def test_a_round_tried_again_is_the_same_order(town, steward, vault):
     assert not any("refused" in line for line in lines)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("away", [("/context", 2), ("/sum", 2), ("/measured-sum", 1), ("/measure", 1)])
+def test_a_steward_that_is_away_costs_retries_and_not_the_run(town, steward, tmp_path, monkeypatch, away):
+    """Each try takes the hospitals' same replies, and what failed has taught the rule nothing."""
+    path, times = away
+    federation = small(town, steward, rounds=3, federation={"retries": 3})
+    ask, failed = RemoteSteward._ask, []
+
+    def ask_or_fail(self, asked, head, blobs=()):
+        if asked == path and len(failed) < times and head.get("round") in (None, 2):
+            failed.append(asked)
+            raise StewardAway("the steward at http://x cannot be reached (Connection refused)")
+        return ask(self, asked, head, blobs)
+
+    monkeypatch.setattr(RemoteSteward, "_ask", ask_or_fail)
+    folder = federation.run()
+    if not failed:
+        pytest.skip(f"this mode does not ask for {path}")
+    assert folder.summary().status == "finished"
+    assert folder.summary().skipped_rounds == 0
+    missed = [event["reason"] for event in federation.audit() if event["event"] == "quorum-missed"]
+    assert len(missed) == times
+    assert all("cannot be reached" in reason for reason in missed)
+    clear = {**federation.config.run.plain(), "privacy": {"mode": "plaintext"}}
+    plain = run(load_config(clear), tmp_path / "clear")
+    weights = [[line.weight for line in lines.clients()] for lines in (folder, plain)]
+    assert weights[0] == pytest.approx(weights[1], abs=1e-3), "as if nothing had happened"
+
+
+@pytest.mark.slow
 def test_a_server_that_was_killed_resumes_with_the_same_answers(town, made, vault):
     """It died after the steward had opened a round and before the round was on its disk; the steward died too."""
     with served(vault, made[0]) as section:
@@ -193,6 +228,7 @@ def test_a_server_that_was_killed_resumes_with_the_same_answers(town, made, vaul
     assert not any("refused" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_new_run_with_old_keys_is_refused_in_one_line(town, steward):
     small(town, steward).run()
     with pytest.raises(KeysSpent, match="A new run needs new keys of the steward") as refusal:

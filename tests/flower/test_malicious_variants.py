@@ -366,7 +366,15 @@ class TestEvaluations:
 
     def test_a_hello_tells_shapes_and_counts(self):
         said = hospital().reply(Note({"kind": HELLO})).head
-        assert set(said) == {"name", "samples", "task", "class_names", "input_shape", "feature_names"}
+        assert set(said) == {
+            "name",
+            "samples",
+            "task",
+            "class_names",
+            "input_shape",
+            "feature_names",
+            "versions",
+        }
 
 
 class TestALyingServerOverMessages:

@@ -30,7 +30,7 @@ def compare(town, tmp_path, **values):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("rule", ["fedavg", "caac", "dos"])
+@pytest.mark.parametrize("rule", ["fedavg", "caac", "dos", "caac-guard"])
 def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
     here, there = compare(
         town, tmp_path, rounds=10, aggregator={"name": rule}, attack=ATTACKS[attack],
@@ -57,6 +57,30 @@ def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):
 def test_other_settings_are_the_same(town, tmp_path, values):
     here, there = compare(town, tmp_path, **values)
     assert here.rounds()[-1].privacy == there.rounds()[-1].privacy
+
+
+@pytest.mark.parametrize("length", [{"steps": 4}, {"epochs": 1}])
+def test_control_variates_are_the_same(town, tmp_path, length):
+    """SCAFFOLD, with clients that are not asked every round."""
+    training = {"method": "scaffold", "optimizer": "sgd", "lr": 0.05, **length}
+    here, _ = compare(
+        town, tmp_path, rounds=4, training=training, participation=0.6,
+        partition={"name": "dirichlet", "clients": 5, "alpha": 1.0}, **DATA,
+    )  # fmt: skip
+    plain = run(
+        load_config({**here.config(), "training": {**training, "method": "plain"}}), tmp_path / "plain"
+    )
+    assert plain.rounds()[-1].metrics["loss"] != pytest.approx(here.rounds()[-1].metrics["loss"], abs=1e-5)
+
+
+def test_control_variates_of_split_updates_are_the_same(town, tmp_path):
+    """SCAFFOLD with caac-guard: hospitals send parts without the correction, and the server adds it."""
+    training = {"method": "scaffold", "optimizer": "sgd", "lr": 0.05, "steps": 4}
+    here, _ = compare(
+        town, tmp_path, rounds=3, training=training, participation=0.6, aggregator={"name": "caac-guard"},
+        partition={"name": "dirichlet", "clients": 5, "alpha": 1.0}, **DATA,
+    )  # fmt: skip
+    assert here.read_checkpoint()["federation"]["client_controls"]
 
 
 def test_hospitals_of_a_simulation_drift_as_clients_do(town, tmp_path):

@@ -10,14 +10,15 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.cli.build import build_fab_from_disk
+from free_ports import free_port
 from typer.testing import CliRunner
 
 from wardround.cli.main import app
 from wardround.errors import ConfigError
 from wardround.flower.config import load_federation
-from wardround.flower.processes import Processes, console_script, free_port
+from wardround.flower.environment import child_environment
+from wardround.flower.processes import Processes, console_script
 from wardround.flower.scaffold import write_app
-from wardround.flower.server.serve import child_environment
 from wardround.runs.folder import RunFolder
 
 

@@ -9,7 +9,15 @@ from wardround.flower.strategy_record import client_records, known_metrics
 
 @pytest.mark.parametrize(
     ("said", "known"),
-    [("eval_acc", "accuracy"), ("val-loss", "loss"), ("Test_AUC", "auroc"), ("f1", "f1"), ("dice", "dice")],
+    [
+        ("eval_acc", "accuracy"),
+        ("val-loss", "loss"),
+        ("Test_AUC", "auroc"),
+        ("f1", "f1"),
+        ("dice", "dice"),
+        ("val_c-index", "c_index"),
+        ("Concordance_Index", "c_index"),
+    ],
 )
 def test_metrics_get_the_names_that_reports_know(said, known):
     assert known_metrics({said: 0.5}) == {known: 0.5}

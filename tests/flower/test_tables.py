@@ -299,3 +299,28 @@ def test_hospitals_without_a_label_wait_for_a_schema(tmp_path):
     folder = tables.federation().find_folder(tmp_path / "fed")
     reasons = {line["reason"] for line in tables.audit(folder, "not-introduced")}
     assert all("has no label" in reason and "gives no schema" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_survival_in_a_federation_is_that_of_a_simulation(tmp_path, written):
+    """With a schema, and with what the hospitals' own options and statistics agree on."""
+    schema = {
+        "columns": [{"name": "age"}, {"name": "chol"}],
+        "label": {"name": "died", "classes": ["0", "1"], "time": "days"},
+    }
+    own = {} if written else {"time": "days", "event": "died"}
+    tables = Tables(tmp_path, schema=schema if written else None, own=own)
+    for number, path in enumerate(tables.files.values()):
+        rng = np.random.default_rng(number)
+        rows = [f"{40 + i % 30},{180 + i},{rng.integers(0, 2)},{rng.exponential(100):.1f}" for i in range(80)]
+        path.write_text("\n".join(["age,chol,died,days", *rows]) + "\n")
+    federated, simulated = tables.federate(), tables.simulate()
+    assert torch.equal(weights(federated), weights(simulated))
+    assert (shape(federated)["task"], shape(federated)["feature_names"]) == ("survival", ["age", "chol"])
+    last = federated.rounds()[-1]
+    assert 0 < last.metrics["c_index"] < 1
+    assert set(last.per_client) == set(NAMES)
+    own = simulated.rounds()[-1].per_client["ulm"]["c_index"]
+    assert last.per_client["ulm"]["c_index"] == pytest.approx(own, abs=1e-4), "as a hospital rounds it"
+    assert last.metrics.get("auroc") is None
+    assert last.details.per_client_reasons["ulm"]["brier"].kind == "not-defined"

@@ -16,11 +16,12 @@ from pathlib import Path
 from wardround.errors import ConfigError, require
 from wardround.files import make_private_folder, replace_file
 
-__all__ = ["KeyFiles", "make_node_keys", "make_server_certificate", "public_keys"]
+__all__ = ["KeyFiles", "make_node_keys", "make_server_certificate", "public_keys", "readable_file"]
 
 require("cryptography", "flower")
 
 from cryptography import x509  # noqa: E402
+from cryptography.exceptions import UnsupportedAlgorithm  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: E402
@@ -100,6 +101,10 @@ def make_server_certificate(
     )
     _write(files.server_key, _pem(key))
     _write(files.server, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    try:
+        make_private_folder(files.nodes)  # where the server puts the hospitals' public keys
+    except OSError as error:
+        raise ConfigError(f"{files.nodes}: cannot be made ({error.strerror})") from None
     return [*written, files.server, files.server_key]
 
 
@@ -130,7 +135,7 @@ def public_keys(folder: Path) -> dict[str, ec.EllipticCurvePublicKey]:
     for path in sorted(folder.glob("*.pub")):
         try:
             key = serialization.load_ssh_public_key(path.read_bytes())
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, UnsupportedAlgorithm) as error:
             raise ConfigError(f"{path}: not a public key ({error})") from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ConfigError(
@@ -219,3 +224,14 @@ def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
         replace_file(path, content, mode)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def readable_file(path: Path | None, key: str) -> Path:
+    """Return `path` if it is given and can be read; raise a `ConfigError` that names `key` otherwise."""
+    if path is None:
+        raise ConfigError(f"{key} is required (make it by `wardround certs`), or use --insecure")
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror})") from None

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import traceback
 from functools import lru_cache
-from logging import ERROR
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.flower.hospital.trainer_daemon import ask, trainer_socket
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from wardround.flower.hospital.state_file import StateFile
 
 __all__ = ["app"]
+
+log = getLogger("flwr").log  # Flower's own log
 
 FAILED = 2  # Flower's code for a client app that could not do its work
 MEMORY = "wardround-memory"

@@ -27,7 +27,7 @@ from wardround.privacy.params import STEWARDED
 from wardround.registry import Parameters, explain
 from wardround.runs.config import RunConfig, load_config, read_yaml
 from wardround.runs.folder import RunFolder
-from wardround.runs.identity import find_folder
+from wardround.runs.identity import adopt_former_folder, find_folder
 from wardround.training.engines import Device, Engine
 from wardround.yaml_text import parse_yaml
 
@@ -86,7 +86,11 @@ class FederationParams(SchemaOption):
     node_keys: Path | None = None
     """The folder with the hospitals' public keys: nobody else may join."""
     state: Path | None = None
-    """Where the SuperLink keeps its database; None: beside the runs."""
+    """Where the server's processes keep their logs; None: beside the runs."""
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """Where `serve` answers Prometheus (`/metrics`) and health checks (`/health`); None: nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """Its address. The metrics name hospitals, and nobody is asked for a password."""
     deliver: bool = True
     """Bring the finished model to every hospital that took part."""
     delivery_seconds: float = Field(60.0, ge=0)
@@ -150,6 +154,10 @@ class FederationConfig:
             values["partition"] = {"name": "hospitals", "clients": self.clients}
         return {**values, "federation": self.federation.model_dump(mode="json")}
 
+    def adopt_former_folder(self, out: Path) -> None:
+        """Go on with a run that version 0.1 has begun."""
+        adopt_former_folder(self.run, out)
+
     def find_folder(self, out: Path) -> RunFolder:
         """The run folder in `out`, where it is or where it will be."""
         values = self.plain()
@@ -184,8 +192,8 @@ class HospitalConfig(Parameters):
     peer_keys: Path | None = None
     """The folder with the other hospitals' public keys (NAME.pub), for the mode secure-aggregation: the server cannot
     play hospitals of its own then. Not to be had from the server."""
-    runtime_port: int = Field(9094, ge=1, le=65535)
-    """Of the SuperNode; unique on a machine."""
+    runtime_port: int | None = Field(None, ge=1, le=65535)
+    """Not used any more; accepted so that older files still work."""
     state: Path | None = None
     """A folder for what it remembers between rounds, and for its log; None: beside the configuration."""
     models: Path | None = None
@@ -278,8 +286,6 @@ def hospital_from(
 ) -> HospitalConfig:
     """A hospital out of a mapping."""
     config = _section(HospitalConfig, values, where, base)
-    if base is not None:
-        config = config.model_copy(update={"dataset": _beside(config.dataset, base)})
     if (config.partition is None) != (config.part is None):
         raise ConfigError(
             f"{where}: partition and part go together: how the data is dealt out, and which part"
@@ -293,16 +299,6 @@ def hospital_from(
         seen = (KnowledgeLevel.OWN, KnowledgeLevel.COLLUDERS)
         _explained(where, _check_drill, config.run_attack(where), seen)
     return config
-
-
-def _beside(dataset: dict[str, Any], base: Path) -> dict[str, Any]:
-    """A dataset's options with files that lie beside the configuration named from there."""
-    found = {
-        key: str(base / value)
-        for key in ("file", "schema")
-        if isinstance(value := dataset.get(key), str) and (base / value).exists()
-    }
-    return {**dataset, **found}
 
 
 def _explained(where: str, check: Callable[..., Answer], *args: Any) -> Answer:
@@ -345,6 +341,13 @@ def _why_not(config: FederationConfig) -> str | None:
             f"{run.partition['clients']}"
         )
     rule = aggregators.create(run.aggregator["name"], **run.section("aggregator")[1])
+    if run.fault["name"] != "none":
+        return (
+            f"fault '{run.fault['name']}': faults are played in simulations only; in a federation hospitals have their "
+            "own, and nobody says so beforehand: leave fault out"
+        )
+    if rule.needs_attackers:
+        return f"aggregator '{rule.name}' is told who attacks, which only a simulation knows: choose another rule"
     if (rule.needs_root_update or rule.needs_practice_ground) and not config.has_dataset:
         return f"aggregator '{rule.name}' needs root data at the server: add dataset"
     rule.check(config.per_round)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 __all__ = ["InlineGrid"]
 
@@ -39,11 +38,11 @@ class InlineGrid(Grid):
         }
         self._pending: dict[str, Message] = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Do nothing: an inline grid has no runs."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> NoReturn:
         raise NotImplementedError("an inline grid has no run")
 
     def create_message(

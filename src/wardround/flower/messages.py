@@ -7,7 +7,8 @@ An order (server → hospital) has a head with `kind` and what the work is, and 
 `weights`. An answer (hospital → server) to
 
 * `hello` (with the schema of tables, where there is one) has a head: the hospital's name, its number of samples and
-  the shape of its data, statistics of its columns where its policy allows them; or why its data do not fit;
+  the shape of its data, statistics of its columns where its policy allows them; or why its data do not fit; and the
+  versions of its software;
 * `train` has the array `update` (encrypted: `ciphertext`, and for deposits `tag`) and the numbers `num-examples`
   and `loss`. Nothing else;
 * `evaluate` has numbers: the metrics on the hospital's own test samples. Its head may have `groups` (the figures of
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 __all__ = [
-    "CALIBRATION", "CONFIRM", "DELIVER", "EVALUATE", "GROUPS", "HELLO", "KEYS", "MASK", "MASKING", "MIN_COUNT_KEY",
-    "REASONS", "REVEAL", "SAMPLES", "SCHEMA_KEY", "SHARE_KEYS", "SPENT", "TABLE_KEY", "TRAIN", "UNFIT_KEY",
-    "VALIDATION", "Note", "from_records", "pack", "to_records", "unpack",
+    "BLOB", "CALIBRATION", "CONFIRM", "DELIVER", "EVALUATE", "GROUPS", "HEAD", "HEAD_JSON", "HELLO", "KEYS", "MASK",
+    "MASKING", "MIN_COUNT_KEY", "PARTS", "PART_COUNTS", "REASONS", "REFUSED_KEY", "REVEAL", "SAMPLES", "SCHEMA_KEY",
+    "SHARE_KEYS", "SPENT", "TABLE_KEY", "TRAIN", "UNFIT_KEY", "VALIDATION", "VERSIONS_KEY", "Note", "from_records",
+    "pack", "to_records", "unpack",
 ]  # fmt: skip
 
 HELLO, TRAIN, EVALUATE, DELIVER = "hello", "train", "evaluate", "deliver"
@@ -55,8 +57,12 @@ KEYS, SPENT = "keys", "spent"
 for a sum that was lost."""
 SCHEMA_KEY, MIN_COUNT_KEY = "schema", "min_count"
 """In a `hello`: what the hospitals' columns mean, and the fewest patients that statistics may speak of."""
+REFUSED_KEY, VERSIONS_KEY = "refused", "versions"
+"""In a `hello`: why the hospital was refused before, if it was; there and in its reply: what the sender runs."""
 TABLE_KEY, UNFIT_KEY = "table", "unfit"
 """In a reply to `hello`: label and statistics of the hospital's table; or why its data do not fit the schema."""
+PARTS, PART_COUNTS = "parts", "part-counts"
+"""Arrays in a reply to `train` where updates are split by outcome: the parts, and how many patients they are of."""
 SAMPLES = "num-examples"
 """Flower's own name for a client's number of samples."""
 VALIDATION = "validation-"
@@ -64,6 +70,8 @@ VALIDATION = "validation-"
 GROUPS, CALIBRATION, REASONS = "groups", "calibration", "reasons"
 """In the head of a reply to `evaluate`."""
 HEAD, METRICS, ARRAYS = "config", "metrics", "arrays"
+HEAD_JSON, BLOB = "json", "note"
+"""Where a Flower message has a note: its head as JSON in the record `config`, or all of it as one byte string."""
 KINDS = ("float32", "float64", "uint8")
 """The kinds of numbers that travel."""
 
@@ -108,35 +116,47 @@ def unpack(content: bytes) -> Note:
 
 
 def to_records(note: Note) -> RecordDict:
-    """The content of a Flower message."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+    """The content of a Flower message: one record, because Flower sends every record and every array by itself.
 
-    records = RecordDict()
-    if note.head:
-        records[HEAD] = ConfigRecord({"json": json.dumps(note.head)})
-    if note.metrics:
-        records[METRICS] = MetricRecord(dict(note.metrics))
-    if note.arrays:
-        records[ARRAYS] = ArrayRecord({name: Array(array) for name, array in note.arrays.items()})
-    return records
+    A `hello` stays readable for all versions of wardround, so that each can say which one it is.
+    """
+    from flwr.app import ConfigRecord, RecordDict
+
+    if note.head.get("kind") == HELLO and not note.metrics and not note.arrays:
+        return RecordDict({HEAD: ConfigRecord({HEAD_JSON: json.dumps(note.head)})})
+    return RecordDict({BLOB: ConfigRecord({BLOB: pack(note)})})
 
 
 def from_records(records: RecordDict) -> Note:
     """The note in a Flower message; whatever is wrong with it is one line of error."""
     try:
-        head = json.loads(str(records.config_records[HEAD]["json"])) if HEAD in records.config_records else {}
-        metrics = dict(records.metric_records.get(METRICS, {}))
-        arrays = {name: array.numpy() for name, array in records.array_records.get(ARRAYS, {}).items()}
+        note = _from_blob(records) if BLOB in records.config_records else _from_parts(records)
     except Exception as error:  # whatever a stranger put into it
         raise WardroundError(f"cannot be read ({type(error).__name__}: {error})") from None
-    if not isinstance(head, dict):
+    if not isinstance(note.head, dict):
         raise WardroundError("its head is no mapping")
+    arrays = note.arrays
     strange = [name for name, array in arrays.items() if str(array.dtype) not in KINDS]
     if strange:
         raise WardroundError(f"array '{strange[0]}' is of kind {arrays[strange[0]].dtype}, not {KINDS[0]}")
     numbers = {
         name: value
-        for name, value in metrics.items()
+        for name, value in note.metrics.items()
         if isinstance(value, int | float) and not math.isnan(value)
     }
-    return Note(head, numbers, arrays)
+    return Note(note.head, numbers, arrays)
+
+
+def _from_blob(records: RecordDict) -> Note:
+    content = records.config_records[BLOB][BLOB]
+    if not isinstance(content, bytes):
+        raise ValueError("no byte string")
+    return unpack(content)
+
+
+def _from_parts(records: RecordDict) -> Note:
+    """The form of a `hello`, and of all notes before version 0.2."""
+    head = json.loads(str(records.config_records[HEAD][HEAD_JSON])) if HEAD in records.config_records else {}
+    metrics: dict[str, Any] = dict(records.metric_records.get(METRICS, {}))
+    arrays = {name: array.numpy() for name, array in records.array_records.get(ARRAYS, {}).items()}
+    return Note(head, metrics, arrays)

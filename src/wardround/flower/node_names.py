@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from logging import WARNING
+from logging import WARNING, getLogger
 
 from flwr.app import RecordDict
-from flwr.common.logger import log
 
 from wardround.errors import ConfigError
 
 __all__ = ["NodeNames", "node_label"]
+
+log = getLogger("flwr").log  # Flower's own log
 
 LONGEST = 80
 _DEFAULT = re.compile(r"node-\d+")

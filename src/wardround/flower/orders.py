@@ -14,13 +14,15 @@ from wardround.privacy.order_names import order_name
 from wardround.privacy.params import DpParams
 from wardround.runs.config import RunConfig
 
-__all__ = ["AUDIT", "PREPROCESSING", "dp_of", "order_hash", "work_key", "work_section"]
+__all__ = ["AUDIT", "CONTROL", "PREPROCESSING", "dp_of", "order_hash", "work_key", "work_section"]
 
 AUDIT = "audit"
 """The key under which an order has the number and hash of the audit log's last line. It is not part of the order's
 hash: a round that is asked again is the same order, though the log has grown."""
 WEIGHTS = "weights"
 """The array of an order that has the model it starts from."""
+CONTROL = "control"
+"""The array of an order that has the server's control variate, where hospitals train with SCAFFOLD."""
 PREPROCESSING = "preprocessing"
 """The key under which an order has the schema and scales of tables. So both are part of its hash."""
 WORK = ("model", "training", "seed", "rounds", "dp", PREPROCESSING)

@@ -20,6 +20,7 @@ from typing import IO
 from wardround.errors import ConfigError, WardroundError
 from wardround.files import LockHeld, locked, make_private_folder
 from wardround.flower import orphan_reaper
+from wardround.flower.log import LARGEST, rotate
 
 __all__ = ["Processes", "check_port", "console_script", "free_port", "last_line", "one_at_a_time"]
 
@@ -28,7 +29,8 @@ DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 15.0
 """Time that processes have to end by themselves."""
 LOG_TAIL_BYTES = 4000
-MAX_LOG_BYTES = 20 * 2**20
+ROTATION_SECONDS = 60.0
+"""Time between two looks at the sizes of logs."""
 
 
 class Processes:
@@ -49,6 +51,7 @@ class Processes:
         self.logs, self.environment = logs, {**environment, orphan_reaper.MARK_VARIABLE: self.mark}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._adopted: set[int] = set()
+        self._rotated = -ROTATION_SECONDS
 
     def __enter__(self) -> Processes:
         _require_linux()
@@ -87,8 +90,6 @@ class Processes:
             command: Program and arguments.
             inherit_stdout: Its standard output goes where ours goes, and only its standard error into the log.
         """
-        if self.log(name).exists() and self.log(name).stat().st_size > MAX_LOG_BYTES:
-            self.log(name).replace(self.log(name).with_suffix(".old.log"))
         with open(self.log(name), "ab") as log:
             out: IO[bytes] | None = None if inherit_stdout else log
             process = subprocess.Popen(
@@ -106,6 +107,15 @@ class Processes:
     def log(self, name: str) -> Path:
         """Return the path of a process's log."""
         return self.logs / f"{name}.log"
+
+    def rotate_logs(self, largest: int = LARGEST) -> None:
+        """Keep logs from growing without end, if it is time to look: a server runs for months."""
+        if time.monotonic() - self._rotated < ROTATION_SECONDS:
+            return
+        self._rotated = time.monotonic()
+        for name in self.running:
+            with contextlib.suppress(OSError):  # a full disk: the log stays as it is until there is room
+                rotate(self.log(name), largest, is_open=True)
 
     def log_tail(self, name: str) -> str:
         """Return the end of a process's log."""

@@ -14,14 +14,13 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, getLogger
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -38,6 +37,8 @@ from wardround.runs.reasons import Peers, explain
 from wardround.updates import Aggregation, Layout, Updates
 
 __all__ = ["RuleStrategy"]
+
+log = getLogger("flwr").log  # Flower's own log
 
 RootFn = Callable[[int, ArrayRecord], ArrayRecord]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -89,6 +90,10 @@ class RuleStrategy(Strategy):
         **params: Any,
     ) -> None:
         self.rule = aggregators.create(rule, **params)
+        if self.rule.needs_attackers:
+            raise ConfigError(
+                f"{rule} is told who attacks, which only a simulation knows: choose another rule"
+            )
         if self.rule.needs_practice_ground or self.rule.client_policy.local_batch_norm:
             raise ConfigError(
                 f"{rule} is more than a strategy: its clients keep BatchNorm to themselves or its server has data to "
@@ -210,7 +215,16 @@ class RuleStrategy(Strategy):
         names = [self.names[nodes[label]] for label in updates.clients]
         lines = client_records(server_round, names, updates, received.problems, result)
         self._note_round(
-            RoundRecord(server_round, seconds, skipped=result.skipped, clients=lines), nodes, silent
+            RoundRecord(
+                server_round,
+                seconds,
+                skipped=result.skipped,
+                clients=lines,
+                estimated_f=result.estimated_f,
+                warning=result.warning,
+            ),
+            nodes,
+            silent,
         )
         moved = start + self.server_lr * result.delta.to(start.dtype)
         by_label = {node_label(node): content for node, content in contents.items()}

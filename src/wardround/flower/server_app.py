@@ -5,11 +5,13 @@ Run configuration: `config`, the path of `fed.yaml`, or `config-text`, its text;
 
 from __future__ import annotations
 
-from logging import INFO
+import signal
+import threading
+from logging import INFO, getLogger
 from pathlib import Path
+from types import FrameType
 
 from flwr.app import Context
-from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from wardround.flower.config import from_run_config
@@ -18,16 +20,39 @@ from wardround.records import RoundRecord
 
 __all__ = ["app"]
 
+log = getLogger("flwr").log  # Flower's own log
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """All rounds."""
+    stop_on_signals()
     run = context.run_config
     config = from_run_config(str(run.get("config", "")), str(run.get("config-text", "")))
     folder = run_federation(config, grid, Path(str(run.get("out", "runs"))), _log)
     log(INFO, "finished: %s", folder.path)
+
+
+def stop_on_signals() -> None:
+    """Stop on the first SIGTERM or SIGINT, so that the run is recorded as stopped; ignore those that follow.
+
+    `systemctl stop` sends SIGTERM to every process at once, and `serve` then SIGINT to this one: neither may
+    interrupt what the first one has begun. Flower's own handler would end the process in the middle.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # a simulation, which Flower stops
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for one in STOPPING:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for one in STOPPING:
+        signal.signal(one, stop)
 
 
 def _log(record: RoundRecord) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -16,6 +15,7 @@ from wardround.flower.config import FederationConfig
 from wardround.flower.server.run import run_federation
 from wardround.runs.folder import RunFolder
 from wardround.runs.runner import Listener
+from wardround.yaml_text import dump_yaml
 
 __all__ = ["simulate"]
 
@@ -32,7 +32,7 @@ def simulate(
     # Virtual nodes have no keys, and other numbers in every run.
     by_name = config.federation.model_copy(update={"identity": "name"})
     config = replace(config, federation=by_name)
-    text = yaml.safe_dump(config.plain())
+    text = dump_yaml(config.plain())
     client_app, server_app = ClientApp(), ServerApp()
 
     @client_app.train()

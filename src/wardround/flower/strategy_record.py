@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
-from flwr.common.logger import log
 from torch import Tensor
 
 from wardround.aggregators import Aggregator
@@ -24,12 +23,17 @@ from wardround.updates import Aggregation, Updates
 
 __all__ = ["StrategyRecord", "client_records", "known_metrics", "log_round"]
 
+log = getLogger("flwr").log  # Flower's own log
+
 APP = "flower-app"
 """Whose data and partition it is, where a run folder of ours would name a dataset."""
 LOW = 0.1
 """Of an equal share: a client with less has next to no weight."""
 PREFIXES = re.compile(r"^(eval|evaluate|test|val|valid|validation)[-_]")
-SYNONYMS = {"acc": "accuracy", "auc": "auroc", "roc_auc": "auroc", "roc-auc": "auroc", "f1_score": "f1"}
+SYNONYMS = {
+    "acc": "accuracy", "auc": "auroc", "roc_auc": "auroc", "roc-auc": "auroc", "f1_score": "f1",
+    "c-index": "c_index", "cindex": "c_index", "concordance": "c_index", "concordance_index": "c_index",
+}  # fmt: skip
 
 
 def known_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -49,6 +53,8 @@ def log_round(record: RoundRecord, rule: Aggregator) -> None:
     """Log who was flagged in a round and why, who was left out, and whether the round counted."""
     number, clients = record.round, record.clients
     peers = Peers([one for one in clients if one.status == "ok" and not one.flag])
+    if record.warning is not None:
+        log(WARNING, "round %s: %s", number, record.warning)
     if record.skipped is not None:
         log(WARNING, "round %s skipped: %s", number, record.skipped)
     for client, left_out in record.left_out.items():

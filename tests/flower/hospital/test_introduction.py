@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import wardround
 from wardround.datasets.preprocessing import PreprocessingParams, fit_preprocessing
 from wardround.datasets.schema import Schema
 from wardround.errors import WardroundError
@@ -24,7 +25,9 @@ def hospital(tmp_path):
 
     def make(**policy):
         config = hospital_from(
-            {"name": "a", "dataset": {"name": "csv", "file": "t.csv"}, "policy": policy}, "h", tmp_path
+            {"name": "a", "dataset": {"name": "csv", "file": str(tmp_path / "t.csv")}, "policy": policy},
+            "h",
+            tmp_path,
         )
         return Hospital.from_config(config, tmp_path / "state")
 
@@ -97,3 +100,36 @@ def test_the_schema_is_part_of_an_orders_hash():
     }
     assert order_hash(Note(one)) != order_hash(Note(other))
     assert work_key(one) != work_key(other)
+
+
+def test_why_the_server_refuses_it_is_said_once(hospital, tmp_path, capsys):
+    own = hospital()
+    for reason in ("it says it is 'x'", "it says it is 'x'", "another\x1b[2J", "another"):
+        own.reply(hello(refused=reason))
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "a: the server refuses it: it says it is 'x'; fix it: the server asks again",
+        "a: the server refuses it: another; fix it: the server asks again",
+    ]
+    assert [line["refused"] for line in read_log(tmp_path / "state") if line.get("refused")] == [
+        "by the server: it says it is 'x'",
+        "by the server: another",
+    ]
+
+
+def test_another_version_of_the_server_is_said_once(hospital, capsys):
+    own = hospital()
+    for version in (wardround.__version__, "9.9.9", "9.9.9", "8.8\x1b[2J", ["9"]):
+        own.reply(hello(versions={"wardround": version}))
+    own.reply(hello(versions="nonsense"))
+    own.reply(hello())
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "9.9.9" in line] == [
+        f"a: WARNING: the server runs wardround 9.9.9, this hospital {wardround.__version__}; install the same "
+        "everywhere"
+    ]
+    assert not any("\x1b" in line for line in said)
+
+
+def test_a_hospital_says_which_versions_it_runs(hospital):
+    assert set(hospital().reply(hello()).head["versions"]) == {"wardround", "flwr", "torch"}

@@ -272,3 +272,35 @@ def test_a_policy_is_told_in_words():
     assert "ε 8 in all" in text
     assert "stay here" in text
     assert "reported with 4 digits" in "\n".join(HospitalPolicy().describe())
+
+
+def test_control_variates():
+    """SCAFFOLD: there where the training asks for it, bounded as weights are, and not under differential privacy."""
+    scaffold = {"method": "scaffold", "optimizer": "sgd"}
+
+    def with_control(control, training=scaffold, **head):
+        asked = order(training=training, **head)
+        return Note(asked.head, {}, {**asked.arrays, "control": control})
+
+    check(with_control(np.full(10, 9.0, np.float32)), max_weight=10)
+    refused("go together", order(training=scaffold))
+    refused("go together", with_control(np.zeros(10, np.float32), training={}))
+    refused(r"of 11; policy\.max_weight is 10", with_control(np.full(10, 11.0, np.float32)), max_weight=10)
+    refused("a control variate of nan", with_control(np.full(10, np.nan, np.float32)))
+    refused("cannot be read", with_control(np.zeros((2, 5), np.float32)))
+    refused("cannot be read", with_control(np.zeros(10, np.int64)))
+    dp = DpParams(epsilon=8.0, clip=1.0).model_dump()
+    refused("not defined with differential privacy", with_control(np.zeros(10, np.float32), dp=dp))
+    refused("does not say how to train", with_control(np.zeros(10, np.float32), {"method": "scaffold"}))
+
+
+def test_a_hospital_may_keep_its_updates_whole():
+    by_outcome = order(policy={"by_outcome": True})
+    check(by_outcome)
+    check(order(), split_by_outcome=False)
+    refused(
+        r"policy\.split_by_outcome: updates leave this hospital whole", by_outcome, split_by_outcome=False
+    )
+    demands_dp = {"dp": DpFloor()}
+    assert not HospitalPolicy(**demands_dp).splits_by_outcome
+    assert HospitalPolicy(**demands_dp, split_by_outcome=True).splits_by_outcome

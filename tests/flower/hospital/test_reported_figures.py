@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wardround.datasets.base import Task
+from wardround.datasets.patient_groups import rows_of_groups
 from wardround.federation.scoring import Measurement, choose_thresholds, measure, measure_groups
 from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.flower.hospital.reported_figures import disclosed_groups, figures_note
@@ -20,7 +21,9 @@ def measured(rows=60, small=4):
     thresholds = choose_thresholds(logits, targets, Task.BINARY)
     sexes = ["female"] * small + ["male"] * (rows - small)
     ages = ["<40"] * 3 + ["40-59"] * 17 + ["60-79"] * (rows - 20)
-    groups = measure_groups(logits, targets, Task.BINARY, thresholds, {"sex": sexes, "age": ages}, 10)
+    groups = measure_groups(
+        logits, targets, Task.BINARY, thresholds, rows_of_groups({"sex": sexes, "age": ages}), 10
+    )
     own = measure(logits, targets, Task.BINARY, thresholds, ("well", "ill"))
     return Measurement(own.metrics, own.reasons, own.calibration, own.thresholds, groups)
 

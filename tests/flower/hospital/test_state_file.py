@@ -1,5 +1,7 @@
 """A hospital's memory on disk: it survives restarts, and a hospital that has lost it does not begin anew."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -186,3 +188,56 @@ def test_processes_take_turns(tmp_path):
         other.reply(order(2, seed=1))
     with states[0].in_turn() as one, pytest.raises(WardroundError, match="refused"):
         one.reply(order(1))
+
+
+def test_a_copy_of_the_state_folder_is_a_backup(tmp_path):
+    """Restored on another machine the hospital gives the same answers, knows what it has answered, and goes on."""
+    hospital = started(tmp_path / "old")
+    given = [hospital.reply(order(round)).arrays["update"] for round in (1, 2)]
+    shutil.copytree(tmp_path / "old", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "old")
+    shutil.copytree(tmp_path / "backup", tmp_path / "new")
+    restored = started(tmp_path / "new")
+    np.testing.assert_array_equal(restored.reply(order(2)).arrays["update"], given[1])
+    with pytest.raises(WardroundError, match="refused"):
+        restored.reply(order(2, seed=1))
+    assert restored.reply(order(3)).arrays["update"].shape == given[1].shape
+    assert [line["round"] for line in read_log(tmp_path / "new") if line.get("round")] == [1, 2, 2, 2, 3]
+
+
+def test_an_old_copy_over_a_newer_state_is_refused(tmp_path):
+    hospital = started(tmp_path / "state")
+    hospital.reply(order(1))
+    shutil.copy(tmp_path / "state" / STATE_FILE, tmp_path / "yesterday")
+    hospital.reply(order(2))
+    shutil.copy(tmp_path / "yesterday", tmp_path / "state" / STATE_FILE)
+    with pytest.raises(ConfigError, match=r"is at round 1 .* an answer in round 2: lost, or an old copy"):
+        started(tmp_path / "state")
+
+
+def test_a_memory_without_what_was_added_later_is_read(tmp_path):
+    """As the versions before secure aggregation, control variates and split updates left it."""
+    hospital = started(tmp_path)
+    first = hospital.reply(order(1)).arrays["update"]
+    state = torch.load(tmp_path / STATE_FILE, weights_only=True)
+    for key in ("control", "masking", "attack_by_outcome"):
+        del state[key]
+    torch.save(state, tmp_path / STATE_FILE)
+    again = started(tmp_path)
+    np.testing.assert_array_equal(again.reply(order(1)).arrays["update"], first)
+    again.reply(order(2))
+
+
+def test_a_memory_of_version_0_1_says_what_to_do(tmp_path):
+    torch.save({"batch_norm": {}, "attack": {}, "last_weights": None, "sealed": {}}, tmp_path / STATE_FILE)
+    with pytest.raises(ConfigError, match=r"memory: of version 0.1, .* move its whole folder away"):
+        started(tmp_path)
+
+
+def test_a_hospital_that_has_released_its_network_answers_the_same(tmp_path):
+    kept, released = started(tmp_path / "a"), started(tmp_path / "b")
+    for round in (1, 2):
+        expected = kept.reply(order(round)).arrays["update"]
+        np.testing.assert_array_equal(released.reply(order(round)).arrays["update"], expected)
+        released.setups.release()
+        assert released.setups.last is None

@@ -1,124 +1,186 @@
-"""The SuperNode: Flower's intervals are shortened, and nothing of a stopped run is left behind."""
+"""A hospital's node: brings orders to the trainer and answers to the server, whatever happens to the connection."""
 
 import threading
-from types import SimpleNamespace
+import time
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.supercore import heartbeat
-from flwr.supercore.retry import http_retry
-from flwr.supernode import fleet_http_connection, start_client_internal
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from tests.flower.fleet import NODE, FakeSuperLink
 
+from wardround.errors import ConfigError, WardroundError
+from wardround.flower.certificates import make_node_keys
 from wardround.flower.hospital import supernode
+from wardround.flower.hospital.supernode import Node, NotAdmitted, read_private_key
+from wardround.flower.messages import Note, pack, unpack
+
+ORDER = Note({"kind": "train", "round": 3}, {}, {"weights": np.arange(3, dtype=np.float32)})
 
 
-class State:
-    """A node's state that records calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def create_task(self, *args, **named):
-        return 7
-
-    def store_message(self, message):
-        return message.metadata.message_id
-
-    def finish_task(self, task, **named):
-        self.calls.append(("finish", task, named["sub_status"]))
-
-    def delete_messages(self, message_ids):
-        self.calls.append(("delete", *message_ids))
-
-    def get_node_id(self):
-        return 11
+def train(order):
+    note = unpack(order)
+    if note.head.get("kind") == "fail":
+        raise WardroundError("refused by the hospital's policy")
+    return pack(Note({"saw": note.head}, {"loss": 0.5}, {k: 2 * v for k, v in note.arrays.items()}))
 
 
 @pytest.fixture
-def patched(monkeypatch):
-    """Shorten the intervals of a Flower whose next pull is decided by `patched.result`; undone after the test."""
-    patch = SimpleNamespace(result=None, arrived=threading.Event(), naps=[])
-
-    def pull(*, state, object_store, node_config):
-        assert state.get_node_id() == 11, "the rest of the state is passed through"
-        state.create_task("flwr-clientapp")
-        state.store_message(SimpleNamespace(metadata=SimpleNamespace(message_id="m1")))
-        return patch.result
-
-    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", pull)
-    monkeypatch.setattr(start_client_internal, "time", start_client_internal.time)
-    monkeypatch.setattr(http_retry, "MAX_RETRY_DELAY", http_retry.MAX_RETRY_DELAY)
-    for module in (heartbeat, fleet_http_connection):
-        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", module.HEARTBEAT_DEFAULT_INTERVAL)
-    monkeypatch.setattr(supernode.time, "sleep", patch.naps.append)
-    supernode._shorten_intervals(0.3, patch.arrived)
-    return patch
+def superlink():
+    link = FakeSuperLink()
+    yield link
+    link.close()
 
 
-def pull(state, objects):
-    return start_client_internal._pull_and_store_message(
-        state=state, object_store=SimpleNamespace(delete=objects.append), node_config={}
-    )
+@pytest.fixture
+def run(superlink, tmp_path, monkeypatch):
+    monkeypatch.setattr(supernode, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(supernode, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(supernode, "QUIET_SECONDS", 0.01)
+    nodes = []
+
+    def start(key=None):
+        node = Node(superlink.address, None, key, train, tmp_path / "node-id")
+        node.raised = []
+
+        def work():
+            try:
+                node.run()
+            except WardroundError as error:
+                node.raised.append(error)
+
+        node.thread = threading.Thread(target=work, daemon=True)
+        node.thread.start()
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        node._stopped.set()
+        node.thread.join(120)
+        assert not node.thread.is_alive()
 
 
-def test_a_message_that_arrives_wakes_the_worker(patched):
-    patched.result, state, deleted = 3, State(), []
-    assert pull(state, deleted) == 3
-    assert patched.arrived.is_set()
-    assert (state.calls, deleted) == ([], [])
+def test_an_order_is_answered(superlink, run, capfd):
+    superlink.order(ORDER)
+    node = run()
+    message, note = superlink.reply()
+    assert note.arrays["weights"].tolist() == [0.0, 2.0, 4.0]
+    assert (note.metrics, note.head["saw"]["round"]) == ({"loss": 0.5}, 3)
+    told = message.metadata
+    assert (told.src_node_id, told.dst_node_id, told.reply_to_message_id) == (NODE, 1, "order-1")
+    assert (told.run_id, told.group_id, told.message_type) == (5, "3", "train")
+    assert superlink.interval == 10, "the shortest that a SuperLink accepts"
+    assert superlink.calls.index("confirm-message-received") < superlink.calls.index("push-messages")
+    node._stopped.set()
+    node.thread.join(120)
+    assert "train for round 3: done" in capfd.readouterr().out
 
 
-def test_what_is_left_of_a_stopped_run_is_removed(patched):
-    state, deleted = State(), []
-    assert pull(state, deleted) is None
-    assert not patched.arrived.is_set()
-    assert state.calls == [("finish", 7, "failed"), ("delete", "m1")]
-    assert deleted == ["m1"]
+def test_an_answer_is_dated_by_the_servers_clock(superlink, run):
+    """The order is from another year; a SuperLink refuses an answer that has expired by its own clock."""
+    superlink.order(ORDER, ttl=30.0)
+    run()
+    message, _ = superlink.reply()
+    assert 0 <= message.metadata.created_at - 1_800_000_000.0 < 30
+    assert message.metadata.created_at + message.metadata.ttl == pytest.approx(1_800_000_030.0)
 
 
-def test_intervals_are_shortened(patched):
-    start_client_internal.time.sleep(3)
-    start_client_internal.time.sleep(0.5)
-    assert patched.naps == [0.3, 0.05]
-    assert http_retry.MAX_RETRY_DELAY == 5
-    assert heartbeat.HEARTBEAT_DEFAULT_INTERVAL == fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL == 10
+def test_what_the_trainer_refuses_is_an_error_of_one_line(superlink, run):
+    superlink.order(Note({"kind": "fail"}))
+    run()
+    message, _ = superlink.reply()
+    assert (message.error.code, message.error.reason) == (2, "refused by the hospital's policy")
 
 
-def test_a_failed_task_does_not_end_the_worker(tmp_path, monkeypatch):
-    """Two tasks: one that fails, one that ends the test."""
-    worker = supernode.TaskWorker("127.0.0.1:1", None, tmp_path / "node-id", threading.Event())
-    monkeypatch.setattr(supernode, "TASK_POLL_SECONDS", 0)
-    tokens = []
-
-    class Enough(BaseException):
-        pass
-
-    def acquire(request):
-        assert list(request.supported_task_types) == ["flwr-clientapp"]
-        return SimpleNamespace(HasField=lambda field: True, token=f"token-{len(tokens)}")
-
-    def work_on(token):
-        tokens.append(token)
-        raise SystemExit("whatever the app does")
-
-    def log_error(*args):
-        if len(tokens) == 2:
-            raise Enough
-
-    monkeypatch.setattr(worker, "_client", lambda: SimpleNamespace(AcquireTask=acquire))
-    monkeypatch.setattr(worker, "_work_on", work_on)
-    monkeypatch.setattr(supernode.log, "error", log_error)
-    with pytest.raises(Enough):
-        worker.run_forever()
-    assert tokens == ["token-0", "token-1"]
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict({"a": ConfigRecord({"x": 1}), "b": ConfigRecord({"x": 2})}),
+        RecordDict({"a": ConfigRecord({"x": 1})}),
+        RecordDict({"config": ConfigRecord({"json": "{"})}),
+        RecordDict({"config": ConfigRecord({"json": "[1]"})}),
+        RecordDict({"note": ConfigRecord({"note": "text"})}),
+        RecordDict({}),
+    ],
+)
+def test_an_order_that_cannot_be_read_is_answered_with_an_error(superlink, run, records):
+    superlink.order(None, records=records)
+    run()
+    message, _ = superlink.reply()
+    assert "version of wardround" in message.error.reason
+    superlink.order(ORDER, 2)
+    assert not superlink.reply()[0].has_error(), "it goes on working"
 
 
-def test_the_node_id_is_saved_for_the_next_start(tmp_path):
-    path = tmp_path / "node-id"
-    worker = supernode.TaskWorker("127.0.0.1:1", None, path, threading.Event())
-    worker._save_node_id(123)
-    assert path.read_text() == "123"
-    worker._save_node_id(456)
-    assert path.read_text() == "456"
+def test_a_hello_can_be_read_by_all_versions(superlink, run):
+    superlink.order(Note({"kind": "hello", "min_count": 5}))
+    assert any(b"json" in content for content in superlink.objects.values())
+    run()
+    assert superlink.reply()[1].head["saw"] == {"kind": "hello", "min_count": 5}
+
+
+def test_a_superlink_that_was_started_anew_is_told_who_this_is(superlink, run):
+    run()
+    superlink.order(ORDER)
+    superlink.reply()
+    superlink.online = False  # it has forgotten all nodes
+    superlink.order(ORDER, 2)
+    superlink.reply()
+    assert superlink.online
+
+
+def test_heartbeats_notice_that_the_superlink_does_not_know_the_node(superlink, run, monkeypatch):
+    monkeypatch.setattr(supernode, "BEATS_EVERY", 0.01)
+    superlink.alive = False
+    node = run()
+    deadline = time.monotonic() + 120
+    while not node._unknown.is_set() and superlink.calls.count("activate-node") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("failures", [[502, 503], [0, 0]])
+@pytest.mark.parametrize("call", ["activate-node", "pull-messages", "push-messages", "push-object"])
+def test_a_server_that_is_away_costs_time_and_no_answer(superlink, run, call, failures):
+    superlink.failures[call] = list(failures)
+    superlink.order(ORDER)
+    run()
+    assert superlink.reply()[1].metrics == {"loss": 0.5}
+
+
+def test_the_session_of_a_killed_node_is_signed_off(superlink, run, tmp_path):
+    superlink.online = True
+    (tmp_path / "node-id").write_text(str(NODE))
+    superlink.order(ORDER)
+    run()
+    superlink.reply()
+    assert superlink.calls.count("deactivate-node") == 1
+
+
+def test_a_node_signs_off_when_it_ends(superlink, run, tmp_path):
+    superlink.order(ORDER)
+    node = run()
+    superlink.reply()
+    assert (tmp_path / "node-id").read_text() == str(NODE)
+    node._stopped.set()
+    node.thread.join(120)
+    assert not superlink.online
+    assert superlink.calls[-1] == "unregister-node", "it had registered itself: there are no keys"
+
+
+def test_a_key_that_is_refused_ends_the_node(superlink, run, tmp_path):
+    make_node_keys(tmp_path, ["hospital-a"])
+    superlink.failures["activate-node"] = [412]
+    node = run(read_private_key(tmp_path / "nodes" / "hospital-a"))
+    node.thread.join(120)
+    assert [type(error) for error in node.raised] == [NotAdmitted]
+    assert "register-node" not in superlink.calls
+
+
+def test_a_file_that_is_no_key(tmp_path):
+    (tmp_path / "key").write_text("nonsense")
+    with pytest.raises(ConfigError, match="not a private key"):
+        read_private_key(tmp_path / "key")

@@ -108,3 +108,15 @@ def test_one_that_is_killed_at_work_and_started_anew(tmp_path):
     finally:
         trainer.kill()
         trainer.wait()
+
+
+def test_an_idle_daemon_gives_up_what_it_can_build_anew(tmp_path):
+    """Once for each time that it has become idle, and it answers as before."""
+    idle, calls = threading.Event(), []
+    daemon = TrainerDaemon(tmp_path / "trainer", bytes.upper, lambda: (calls.append(1), idle.set()), 0.05)
+    threading.Thread(target=daemon.serve_forever, daemon=True).start()
+    for number in (1, 2):
+        assert idle.wait(60)
+        assert len(calls) == number
+        idle.clear()
+        assert ask(tmp_path / "trainer", b"train") == b"TRAIN"

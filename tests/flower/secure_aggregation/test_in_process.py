@@ -65,6 +65,7 @@ def test_a_run_ends_where_a_run_in_the_clear_ends(name, tmp_path):
     assert relative(ends[1], ends[0]) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_run_repeats_to_the_last_byte(tmp_path):
     """Masks are random, but they cancel exactly."""
     config = load_config({**SMALL, "privacy": {"mode": "secure-aggregation"}})

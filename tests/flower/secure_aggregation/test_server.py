@@ -30,6 +30,7 @@ def rounds(draw):
     return count, weights, dict(zip(lost, stages, strict=True)), draw(st.integers(0, 2**32))
 
 
+@pytest.mark.slow
 @given(rounds(), st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
 def test_the_sum_of_those_who_are_left_is_exact_up_to_rounding(masked_round, drawn, dimension):

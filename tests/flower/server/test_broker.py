@@ -1,5 +1,7 @@
 """The broker: replies in time are handed over, late, repeated and expired ones are not, and it always returns."""
 
+import threading
+
 import pytest
 
 pytest.importorskip("flwr")
@@ -10,6 +12,7 @@ from flwr.clientapp import ClientApp
 from wardround.flower.inline_grid import InlineGrid
 from wardround.flower.messages import EVALUATE, HELLO, TRAIN, Note, to_records
 from wardround.flower.server.broker import LIFETIME, Broker, Failure
+from wardround.flower.server.doorbell import Bell
 
 DEADLINE = 30.0
 
@@ -212,3 +215,138 @@ def test_failures_have_a_reason(broker, grid, content, reason):
     order(broker, nodes={"a": 2})
     grid.reply(0, content)
     assert collect(broker)[0] == {"a": Failure(reason)}
+
+
+class FakeBell(Bell):
+    """A gateway that has said what a test says."""
+
+    works = True
+
+    def __init__(self, clock):
+        super().__init__(None, clock.sleep)
+        self.rung = []
+
+    def ring(self, nodes):
+        self.rung.append(list(nodes))
+
+    def answered(self, *orders):
+        for order in orders:
+            self.rings.hear({"answered": order})
+
+
+@pytest.fixture
+def bell(clock):
+    return FakeBell(clock)
+
+
+@pytest.fixture
+def rung_broker(grid, clock, unusable, bell):
+    return Broker(grid, 1.0, lambda *fields: unusable.append(fields), clock.now, clock.sleep, bell)
+
+
+def ids(grid):
+    return [message.metadata.message_id for message in grid.sent]
+
+
+def test_orders_are_rung_for(rung_broker, bell):
+    order(rung_broker)
+    assert bell.rung == [[2, 3]]
+
+
+def test_only_replies_that_are_whole_are_fetched(rung_broker, grid, bell):
+    """Flower waits for the rest of a half one, for minutes, and everyone else with it."""
+    order(rung_broker)
+    first, second = ids(grid)
+    bell.rings.hear({"answering": first})
+    bell.answered(second)
+    grid.reply(1)
+    replies, missing = collect(rung_broker)
+    assert set(replies) == {"b"}
+    assert missing == {"a"}
+    assert grid.pulled[0] == {second}
+    assert not any(first in pulled for pulled in grid.pulled), "not even when all others are looked for"
+
+
+def test_others_are_looked_for_now_and_then(rung_broker, grid, bell, clock):
+    """That a node has gone offline nobody rings for."""
+    order(rung_broker)
+    grid.replies.append(Message(Error(5, "offline"), reply_to=grid.sent[0]))
+    grid.reply(1)
+    replies, missing = collect(rung_broker)
+    assert replies["a"] == Failure("it went offline")
+    assert set(replies) == {"a", "b"}
+    assert missing == set()
+    assert clock.time < DEADLINE
+
+
+def test_a_look_that_hangs_delays_nobody(rung_broker, grid, bell, clock):
+    order(rung_broker)
+    first, second = ids(grid)
+    released, looks = threading.Event(), []
+
+    def pull(message_ids):
+        wanted = set(message_ids)
+        if first in wanted and not looks:
+            looks.append(wanted)
+            bell.answered(second)  # meanwhile
+            released.wait(60)
+            return [Message(to_records(Note({"number": 0})), reply_to=grid.sent[0])]
+        return [Message(to_records(Note({"number": 1})), reply_to=grid.sent[1])] if second in wanted else []
+
+    grid.pull_messages = pull
+    arrived = {}
+    missing = rung_broker.collect(TRAIN, DEADLINE, arrived.__setitem__)
+    assert looks
+    assert set(arrived) == {"b"}
+    assert missing == {"a"}
+    released.set()
+    rung_broker._sweeper.shutdown(wait=True)
+
+
+def test_a_reply_that_the_other_thread_holds_is_not_lost(rung_broker, grid, bell, clock, unusable):
+    """A SuperLink hands out a reply once: whoever asks second is told that there is no such order."""
+    order(rung_broker, nodes={"a": 2})
+    (only,) = ids(grid)
+    asked_second = threading.Event()
+    wait = bell.wait
+
+    def pull(message_ids):
+        if threading.current_thread() is not threading.main_thread():
+            bell.answered(only)  # while this thread has the reply and is still fetching its parts
+            assert asked_second.wait(60)
+            return [Message(to_records(Note({"number": 0})), reply_to=grid.sent[0])]
+        asked_second.set()
+        return [Message(Error(3, "Message Unavailable"), reply_to=grid.sent[0])]
+
+    def wait_for_both(seconds):
+        if asked_second.is_set():
+            rung_broker._sweep.exception(60)  # it has ended
+        wait(seconds)
+
+    grid.pull_messages, bell.wait = pull, wait_for_both
+    replies, missing = collect(rung_broker)
+    assert asked_second.is_set()
+    assert replies["a"].head == {"number": 0}
+    assert missing == set()
+    assert unusable == []
+
+
+def test_who_asks_first_is_believed(rung_broker, grid, bell, clock, unusable):
+    """The other way round: the thread that looks for all others comes second."""
+    order(rung_broker)
+    bell.answered(ids(grid)[0])
+    grid.reply(0)
+    grid.reply(0, Error(3, "Message Unavailable"))
+    grid.reply(1)
+    replies, missing = collect(rung_broker)
+    assert replies["a"].head == {"number": 0}
+    assert set(replies) == {"a", "b"}
+    assert missing == set()
+    assert unusable == [], "it did not answer twice"
+
+
+def test_an_order_that_the_superlink_does_not_know_is_a_lost_answer(broker, grid):
+    order(broker)
+    grid.reply(0, Error(3, "Message Unavailable"))
+    grid.reply(1)
+    assert collect(broker)[0]["a"] == Failure("its answer was lost on the way")

@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+from flwr.app import Error, Message
 from sklearn.metrics import roc_auc_score
 from tests.flower.test_tables import NAMES, Tables
 
 from wardround.datasets.csv_files import read_table
 from wardround.flower.hospital.memory import read_log
+from wardround.flower.messages import from_records
 from wardround.flower.server.delivery import Deliveries, is_delivery_pending
 from wardround.flower.server.run import run_federation
 from wardround.runs.export.exported import ExportedModel
@@ -41,6 +43,7 @@ class Region(Tables):
         return sorted((self.folder / f"state-{name}" / "models").glob("*"))
 
 
+@pytest.mark.slow
 def test_every_hospital_has_the_model_and_can_use_it(tmp_path):
     region = Region(tmp_path, rounds=1)  # so that the best round is the one whose figures hospitals report
     folder = region.federate()
@@ -121,6 +124,32 @@ def test_a_hospital_that_comes_back_while_the_server_serves_gets_it(tmp_path):
     assert "graz" not in absent, "it took part in the first rounds only"
 
 
+def test_a_delivery_whose_acknowledgement_is_lost_is_made_again(tmp_path):
+    region = Region(tmp_path)
+    make, lost = region.grid, []
+
+    def grid():
+        made = make()
+        deliver = made.deliver
+
+        def lose_one(message):
+            replies = deliver(message)
+            is_model = b"model.safetensors" in str(message.content).encode()
+            if is_model and message.metadata.dst_node_id == 3 and not lost:
+                lost.append(replies)
+                return [Message(Error(3, "Message Unavailable"), reply_to=message)]
+            return replies
+
+        made.deliver = lose_one
+        return made
+
+    region.grid = grid
+    folder = region.federate()
+    assert lost
+    assert Deliveries.read(folder) == Deliveries(False, list(NAMES), {})
+    assert len(region.models("graz")) == 1, "the second one found the first in its place"
+
+
 def test_a_hospital_that_stays_away_gets_it_when_the_server_serves_again(tmp_path):
     region = Region(tmp_path)
     rounds = []
@@ -186,6 +215,7 @@ def test_signatures_are_made_with_the_servers_key_and_checked_by_the_hospitals_a
     assert "fed.example.org" in read_log(tmp_path / "state-linz")[-1]["signed_by"]
 
 
+@pytest.mark.slow
 def test_more_rounds_on_a_federation(tmp_path):
     """Rounds 4 and 5 on a federation of three: the same model as five from the start."""
     from wardround.runs.extension import extend
@@ -207,6 +237,7 @@ def test_more_rounds_on_a_federation(tmp_path):
     assert len(region.models("brno")) == 2, "the model of three rounds and that of five"
 
 
+@pytest.mark.slow
 def test_a_federation_begins_from_an_exported_model(tmp_path):
     region = Region(tmp_path)
     first = region.federate()
@@ -217,7 +248,7 @@ def test_a_federation_begins_from_an_exported_model(tmp_path):
     folder = region.federate()
     for message in region.messages:
         if message.metadata.message_type == "train":
-            starts.append(torch.from_numpy(message.content["arrays"]["weights"].numpy().copy()))
+            starts.append(torch.from_numpy(from_records(message.content).arrays["weights"].copy()))
     assert torch.equal(starts[-1], model.weights)
     second = ExportedModel.load(folder.path / "model")
     assert second.inputs.preprocessing == model.inputs.preprocessing, "scales are the exported model's"

@@ -1,13 +1,18 @@
 """What goes wrong at one hospital costs that hospital's row, not the run."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 
+from wardround.flower.messages import from_records, to_records
+from wardround.flower.server.doorbell import Bell
+from wardround.flower.server.flower_clients import largest_reply
 from wardround.flower.server.membership import QuorumMissed
+from wardround.privacy.encryption.ciphers import new_secret, public_side
 from wardround.runs.audit import verify
 from wardround.runs.quarantine import quarantine, release
 
@@ -284,7 +289,7 @@ def test_only_update_count_and_metrics_leave_a_hospital(town):
         else:
             assert set(reply.content) == {"config"}
             told = json.loads(reply.content["config"]["json"])
-            known = {"name", "samples", "task", "class_names", "input_shape", "feature_names"}
+            known = {"name", "samples", "task", "class_names", "input_shape", "feature_names", "versions"}
             assert set(told) in (known, {"manifest"})
 
 
@@ -296,8 +301,8 @@ def test_a_hospital_without_samples_is_refused_and_the_others_go_on(town):
         replies = deliver(message)
         if message.metadata.dst_node_id == 3 and message.metadata.message_type == "query":
             for reply in replies:
-                said = json.loads(reply.content["config"]["json"])
-                reply.content["config"]["json"] = json.dumps({**said, "samples": 0})
+                said = from_records(reply.content)
+                reply.content = to_records(replace(said, head={**said.head, "samples": 0}))
         return replies
 
     federation.grid.deliver = without_samples
@@ -388,3 +393,24 @@ class TestANewKey:
         town.run()
         assert self.trained(town) == {3: [1], 99: [2]}
         assert [node for node, _ in self.events(town, "joined")] == ["node:3", "node:99"]
+
+
+def test_the_gateway_is_told_how_large_a_reply_may_be(town, monkeypatch):
+    """An update of the model, by outcome too, passes; ten times as much does not."""
+    told = []
+    monkeypatch.setattr(Bell, "limit", lambda self, largest: told.append(largest))
+    federation = town(model={"name": "mlp", "hidden": [400, 400]}, rounds=1)
+    folder = federation.run()
+    parameters = len(folder.read_checkpoint()["federation"]["weights"])
+    assert parameters > 160_000
+    (largest,) = told
+    assert 8 * 3 * parameters < largest < 10 * 8 * parameters
+
+
+@pytest.mark.parametrize("cipher", ["ckks", "paillier"])
+def test_encrypted_updates_are_within_their_limit(cipher):
+    pytest.importorskip("tenseal" if cipher == "ckks" else "numpy")
+    secret = new_secret(cipher)
+    public = public_side(cipher, secret.public_bytes())
+    sealed = public.encrypt(np.linspace(-1, 1, 100), None)
+    assert len(sealed) < largest_reply(100, 2, encrypted=True)

@@ -8,7 +8,7 @@ pytest.importorskip("flwr")
 
 from wardround import datasets
 from wardround.federation.clients import TooFewReplies
-from wardround.flower.messages import TRAIN, Note
+from wardround.flower.messages import TRAIN, Note, from_records, to_records
 from wardround.flower.server.membership import Membership, QuorumMissed
 
 ALL = [f"hospital-{number:02d}" for number in range(5)]
@@ -78,6 +78,48 @@ def test_a_hospital_that_disconnects_is_not_present(join):
     membership.refresh()
     federation.grid.offline = {2, 3}
     assert list(membership.refresh()) == ALL[2:]
+
+
+def test_who_goes_and_who_comes_back_is_in_the_audit_log_once(join):
+    federation, membership = join()
+    membership.refresh()
+    federation.grid.offline = {2}
+    for _ in range(3):
+        membership.refresh()
+    federation.grid.offline = set()
+    for _ in range(3):
+        membership.refresh()
+    events = [(event["event"], event["client"]) for event in federation.audit()]
+    assert events[5:] == [("disconnected", ALL[0]), ("connected", ALL[0])]
+
+
+def test_who_comes_back_is_asked_what_it_runs_now(join, monkeypatch):
+    from wardround.flower.hospital import introduction
+
+    federation, membership = join()
+    membership.refresh()
+    federation.grid.offline = {2}
+    membership.refresh()
+    federation.grid.offline = set()
+    monkeypatch.setattr(introduction, "versions", lambda: {"wardround": "9.9.9"})
+    for _ in range(2):
+        membership.refresh()
+    said = [event for event in federation.audit() if event["event"] == "version-differs"]
+    assert [(event["client"], "wardround 9.9.9" in event["reason"]) for event in said] == [(ALL[0], True)]
+
+
+def test_after_a_restart_of_the_server_everybody_is_asked(join, monkeypatch):
+    from wardround.flower.hospital import introduction
+
+    federation, membership = join()
+    membership.refresh()
+    _, again = join()
+    again.roster.load_state_dict(membership.roster.state_dict())
+    monkeypatch.setattr(introduction, "versions", lambda: {"wardround": "9.9.9"})
+    again.wait_for_start(resumed=True)
+    again.refresh()
+    said = [event["client"] for event in federation.audit() if event["event"] == "version-differs"]
+    assert sorted(said) == sorted(ALL)
 
 
 def test_wait_for_returns_when_enough_have_come(join):
@@ -209,3 +251,32 @@ def test_unusable_replies_are_logged_under_the_hospitals_name(join):
     assert (event["event"], event["client"], event["round"]) == ("repeated", "hospital-01", 7)
     membership._log_unusable("late", next(iter(membership.roster.names)), 0, "too late")
     assert federation.audit()[-1]["client"] in ALL, "an identity is translated into its name"
+
+
+def test_a_refused_hospital_learns_why_and_may_come_back(join):
+    """It is told at once, asked again after a while, and admitted as soon as it has fixed what was wrong."""
+    federation, membership = join(recheck_seconds=15)
+    deliver, samples, asked = federation.grid.deliver, [0], []
+
+    def without_samples(message):
+        replies = deliver(message)
+        if message.metadata.dst_node_id == 3:
+            asked.append((federation.clock.now(), from_records(message.content).head.get("refused")))
+            said = from_records(replies[0].content)
+            replies[0].content = to_records(Note({**said.head, "samples": samples[0]}))
+        return replies
+
+    federation.grid.deliver = without_samples
+    for _ in range(5):
+        assert "hospital-01" not in membership.refresh()
+    reason = "it says it has 0 samples"
+    assert asked == [(0.0, None), (0.0, reason)]
+    federation.clock.sleep(16)
+    membership.refresh()
+    samples[0] = 80
+    assert len(asked) == 3
+    federation.clock.sleep(16)
+    membership.refresh()
+    assert "hospital-01" in membership.refresh()
+    events = [event["event"] for event in federation.audit() if event.get("client") == "hospital-01"]
+    assert events == ["refused", "joined"]

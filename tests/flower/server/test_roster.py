@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import wardround
 from wardround.flower.messages import Note
 from wardround.flower.server.broker import Failure
 from wardround.flower.server.roster import Roster
@@ -12,7 +13,8 @@ SHAPE = {"task": "binary", "class_names": ["no", "yes"], "input_shape": [6], "fe
 
 
 def hello(name="hospital-a", samples=100, **changes):
-    return Note({"name": name, "samples": samples, **SHAPE, **changes})
+    own = {"versions": {"wardround": wardround.__version__}}
+    return Note({"name": name, "samples": samples, **own, **SHAPE, **changes})
 
 
 def node(number, key=b""):
@@ -71,7 +73,50 @@ def test_who_is_refused_and_why(make, events, reply, reason):
     assert list(roster.descriptions) == ["hospital-b"]
     assert events[-1]["event"] == "refused"
     assert events[-1]["reason"] == roster.refused["node:7"]
-    assert roster.split_known([node(7)]) == ({}, {}), "it is not asked again"
+    assert roster.split_known([node(7)]) == ({}, {"node:7": 7}), "it may be asked again"
+    roster.admit("node:7", reply)
+    assert [event["event"] for event in events].count("refused") == 1, "the same reason is logged once"
+
+
+def test_who_was_refused_may_fix_it(make, events):
+    roster = make()
+    roster.admit("node:7", hello(samples=0))
+    roster.admit("node:7", hello(samples=-1))
+    assert [event["event"] for event in events] == ["refused", "refused"], "another reason is news"
+    roster.admit("node:7", hello())
+    assert not roster.refused
+    assert roster.names == {"node:7": "hospital-a"}
+    assert events[-1]["event"] == "joined"
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"wardround": "0.0.9"}, "it runs wardround 0.0.9"),
+        (None, "it runs wardround an older version"),
+        (
+            {"wardround": f"{wardround.__version__}.1"},
+            f"it runs wardround {wardround.__version__}.1, the server",
+        ),
+        ({"wardround": wardround.__version__}, None),
+    ],
+)
+def test_another_version_is_said(make, events, versions, words):
+    make().admit("node:7", hello(versions=versions))
+    said = [event["reason"] for event in events if event["event"] == "version-differs"]
+    assert len(said) == (words is not None)
+    assert words is None or words in said[0]
+
+
+def test_a_version_that_agrees_again_is_said_once(make, events):
+    roster = make()
+    for version in ("0.0.9", "0.0.9", wardround.__version__, wardround.__version__):
+        roster.admit("node:7", hello(versions={"wardround": version}))
+    assert [event["event"] for event in events] == ["joined", "version-differs", "version-agrees"]
+    again = make()
+    again.load_state_dict(roster.state_dict())
+    again.admit("node:7", hello(versions={"wardround": "0.0.9"}))
+    assert events[-1]["event"] == "version-differs"
 
 
 def test_a_property_that_the_federation_does_not_fix_may_differ(make):
@@ -217,3 +262,25 @@ def test_unbound_names_are_not_saved(make):
     state = roster.state_dict()
     assert state["names"] == {}
     assert list(state["descriptions"]) == ["hospital-a"]
+
+
+def test_keys_that_are_replaced_revoked_and_registered_again(make):
+    roster = make(registered={"key:1": "hospital-a", "key:2": "hospital-b"})
+    for identity, name in (("key:1", "hospital-a"), ("key:2", "hospital-b")):
+        roster.admit(identity, hello(name))
+    assert roster.names == {"key:1": "hospital-a", "key:2": "hospital-b"}
+    # A new key for hospital-a, no rebind and no restart needed: the folder of keys is the operator's word.
+    roster.obey({"key:3": "hospital-a", "key:2": "hospital-b"})
+    assert roster.names == {"key:2": "hospital-b"}
+    roster.admit("key:1", hello("hospital-a"))
+    assert "not registered" in roster.refused["key:1"]
+    roster.admit("key:3", hello("hospital-a"))
+    assert roster.names == {"key:2": "hospital-b", "key:3": "hospital-a"}
+    # Revoked, and registered again.
+    roster.obey({"key:3": "hospital-a"})
+    assert roster.names == {"key:3": "hospital-a"}
+    assert "key:2" in roster.replaced, "it is not asked for its name, as long as it is connected"
+    roster.obey({"key:3": "hospital-a", "key:2": "hospital-b"})
+    assert roster.refused == {}
+    roster.admit("key:2", hello("hospital-b"))
+    assert roster.names["key:2"] == "hospital-b"

@@ -13,10 +13,9 @@ pytest.importorskip("flwr")
 from wardround.cli.main import app
 from wardround.errors import ConfigError
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
+from wardround.flower.environment import child_environment
 from wardround.flower.hospital.join import Joiner
-from wardround.flower.server.serve import AuditFollower, Server, child_environment, format_round
-from wardround.records import LeftOut, RoundRecord
-from wardround.runs.audit import AuditLog
+from wardround.flower.server.serve import Server
 
 DATA = {"name": "synthetic", "samples": 100, "features": 4}
 
@@ -121,7 +120,10 @@ def test_a_port_in_use(fed, tmp_path):
 
 def test_the_superlink_listens_on_loopback_and_the_gateway_on_the_network(fed, tmp_path):
     server = Server.load(fed(host="0.0.0.0", port=8443), tmp_path / "runs")
-    superlink, gateway = " ".join(server.superlink(8001)), " ".join(server.gateway(8001))
+    superlink, gateway = (
+        " ".join(server.superlink(8001)),
+        " ".join(server.gateway(8001, tmp_path / "doorbell")),
+    )
     assert "--host 127.0.0.1 --port 8001" in superlink
     assert "--enable-supernode-auth" in superlink
     assert "--insecure" not in superlink
@@ -156,7 +158,9 @@ def test_insecure_is_announced(fed, hospital, tmp_path):
     assert "--insecure" in Server.load(
         fed(certificate=None, node_keys=None), tmp_path / "runs", True
     ).superlink(1)
-    assert "--insecure" in Joiner.load(hospital(node_key=None), True).supernode(tmp_path / "trainer")
+    assert "--private-key" in Joiner.load(hospital()).plan().supernode(tmp_path / "trainer")
+    alone = Joiner.load(hospital(node_key=None), True).plan().supernode(tmp_path / "trainer")
+    assert not {"--private-key", "--root-certificates"} & set(alone)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -165,37 +169,6 @@ def test_insecure_is_announced(fed, hospital, tmp_path):
             app, ["serve", "--config", str(path), "--out", str(tmp_path / "runs"), "--insecure"]
         )
     assert "INSECURE" in result.stderr
-
-
-def test_the_audit_log_is_followed_in_words(tmp_path):
-    log = AuditLog(tmp_path / "audit.jsonl")
-    log.append("joined", client="former", samples=1)
-    follower = AuditFollower(log.path)
-    assert follower.new_lines() == [], "what was there before is not repeated"
-    log.append("joined", client="hospital-a", samples=120)
-    log.append("received", round=1)
-    log.append("quorum-missed", reason="1 of 3 have joined")
-    with open(log.path, "ab") as file:
-        file.write(b'{"line": 5, "event": "joi')  # a line that is being written
-    assert follower.new_lines() == [
-        "hospital-a joined (120 samples)",
-        "too few hospitals: 1 of 3 have joined",
-    ]
-    assert follower.new_lines() == []
-
-
-def test_an_audit_log_that_is_not_there_yet(tmp_path):
-    follower = AuditFollower(tmp_path / "audit.jsonl")
-    assert follower.new_lines() == []
-    AuditLog(tmp_path / "audit.jsonl").append("refused", client="x", reason="it said no name")
-    assert follower.new_lines() == ["refused: x: it said no name"]
-
-
-def test_a_round_in_one_line():
-    assert format_round(RoundRecord(3), 5) == "round 3 of 5"
-    assert format_round(RoundRecord(3, skipped="too few"), 5) == "round 3 of 5: skipped: too few"
-    record = RoundRecord(3, left_out={"a": LeftOut("quarantined", "broken scanner")})
-    assert format_round(record, 5) == "round 3 of 5: left out: a (quarantined: broken scanner)"
 
 
 def test_children_are_offline_and_keep_their_files_apart(tmp_path):

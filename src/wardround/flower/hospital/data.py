@@ -15,10 +15,10 @@ import torch
 
 from wardround import datasets
 from wardround.datasets import Dataset, DatasetSource, Split, Task, partition
-from wardround.datasets.csv_table import CsvTable
 from wardround.datasets.preprocessing import Preprocessing
 from wardround.datasets.schema import Schema
 from wardround.datasets.statistics import TableStatistics, describe_table
+from wardround.datasets.table_source import TableSource
 from wardround.datasets.tabular import preprocessed, split_rows
 from wardround.errors import ConfigError
 from wardround.training.base import ClientData
@@ -46,6 +46,8 @@ class TableDescription:
 
     statistics: TableStatistics
     label: str
+    time: str | None = None
+    """The column of times of a survival task, whose events `label` has."""
 
 
 class HospitalData:
@@ -70,7 +72,7 @@ class HospitalData:
 
     def _first_share(self) -> Share:
         source = self.source
-        if not isinstance(source, CsvTable):
+        if not isinstance(source, TableSource):
             return self._share(source.load(self.seed))
         if (schema := source.params.given_schema()) is not None:
             return self._share(source.load_as(schema, self.seed))
@@ -122,7 +124,7 @@ class HospitalData:
         """What the table looks like by the hospital's own options; None where the data are no table."""
         self._look_at_files()
         source, raw = self.source, self.share.dataset.raw
-        if isinstance(source, CsvTable) and raw is None:
+        if isinstance(source, TableSource) and raw is None:
             if source.needs_schema:
                 raise ConfigError(
                     "the hospital's table has no label (dataset.label) and the federation gives no schema"
@@ -130,17 +132,14 @@ class HospitalData:
             table, classes = source.read_table()
             rows = split_rows(table, self.seed)[0]
             statistics = describe_table(table, rows, classes, min_count)
-            return TableDescription(statistics, str(source.params.label))
+            return TableDescription(statistics, str(source.label), source.params.time)
         if raw is None:
             return None
-        return TableDescription(self.describe(self.share, min_count), raw.label.name)
+        return TableDescription(self.describe(self.share, min_count), raw.label.name, raw.label.time)
 
     def _signature(self) -> tuple[tuple[str, float, int], ...]:
         """Name, time and size of the hospital's own files."""
-        if not isinstance(self.source, CsvTable):
-            return ()
-        stats = [(str(path), path.stat()) for path in self.source.paths if path.exists()]
-        return tuple((name, stat.st_mtime, stat.st_size) for name, stat in stats)
+        return self.source.signature() if isinstance(self.source, TableSource) else ()
 
     def _look_at_files(self) -> None:
         """Read the files again where they have changed: a hospital may fix its data while the server runs."""

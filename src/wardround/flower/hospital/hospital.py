@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wardround import attacks
 from wardround.aggregators.base import ClientPolicy
+from wardround.attacks.by_outcome import OutcomeCampaigns
 from wardround.attacks.campaign import Campaign
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.client import Client, client_data, train_together
@@ -36,6 +37,8 @@ from wardround.flower.messages import (
     EVALUATE,
     HELLO,
     MASKING,
+    PART_COUNTS,
+    PARTS,
     REVEAL,
     SAMPLES,
     TRAIN,
@@ -57,12 +60,16 @@ from wardround.threads import one_thread
 from wardround.training.base import TrainingParams
 from wardround.training.dp_sgd import poisson_steps
 
-__all__ = ["Hospital", "read_memory"]
+__all__ = ["FormerMemory", "Hospital", "read_memory"]
 
 PLAIN = "plaintext"
 REFUSED = "refused by the hospital's policy"
 """All that the server learns of a refusal."""
 LONGEST_REASON, LONGEST_NAME = 500, 200
+
+
+class FormerMemory(ConfigError):
+    """A memory that a version wrote which did not remember enough to go on from."""
 
 
 class Hospital:
@@ -86,8 +93,11 @@ class Hospital:
         self.masking = masking or HospitalMasking(client.name, Limits())
         self.models = models or ModelStore(None, client.dataset)
         self.introducer = Introducer(client, data, memory)
+        self.by_outcome = OutcomeCampaigns(client.campaign)
         self.previous_weights: Tensor | None = None
         """The last global weights; kept only by a hospital that plays an attacker."""
+        self.control_run = ""
+        """The run that the client's control variate (SCAFFOLD) belongs to: another run begins without."""
         self.keep: Callable[[], None] = lambda: None
         """Called when a reply is ready and before it leaves: brings `save_state` onto the disk (see `StateFile`)."""
         policy = None if memory is None else memory.policy
@@ -212,7 +222,8 @@ class Hospital:
         release = self._release(order.head)
         memory.check_budget(round, release)
         self._check_mode(order.head)
-        self.setups.prepare(order).weights(order)  # what does not fit costs no round
+        setup = self.setups.prepare(order)
+        setup.weights(order), setup.control(order)  # what does not fit costs no round
         memory.begin(run, round, asked)
         self.keep()
         reply = self._train(order, asked)
@@ -248,17 +259,35 @@ class Hospital:
         setup = self.setups.prepare(order)
         work, weights = setup.work, setup.weights(order)
         client.dp = dp_of(head)
-        policy = ClientPolicy(head["policy"]["prox_mu"], head["policy"]["local_batch_norm"])
-        honest, loss = train_together([client], work, weights, round, policy)
-        matrix, reported = client.campaign.strike(
-            honest,
-            [client.name],
-            {"loss": loss},
-            round,
-            weights,
-            self.previous_weights,
-            total_clients=int(head["clients"]),
+        ordered = head["policy"]
+        policy = ClientPolicy(
+            ordered["prox_mu"], ordered["local_batch_norm"], bool(ordered.get("by_outcome"))
         )
+        if self.memory is not None:
+            client.least_part = self.memory.policy.min_reported
+        control = setup.control(order)
+        if control is not None and self.control_run != self._run(head):
+            client.control, self.control_run = None, self._run(head)
+        honest, loss, parts = train_together([client], work, weights, round, policy, control)
+
+        def strike(campaign: Campaign, rows: Tensor, outcome: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+            return campaign.strike(
+                rows,
+                [client.name],
+                {"loss": loss},
+                round,
+                weights,
+                self.previous_weights,
+                total_clients=int(head["clients"]),
+            )
+
+        reported: Mapping[str, Tensor]
+        if parts is None:
+            matrix, reported = strike(client.campaign, honest)
+        else:
+            parts, reported = self.by_outcome.strike(parts, strike)
+            attacks_now = client.campaign.byzantine and client.campaign.active(round)
+            matrix = parts.rows.sum(1) if attacks_now else honest
         if client.campaign.byzantine:
             self.previous_weights = weights
         metrics = {name: float(values[0]) for name, values in reported.items()}
@@ -273,6 +302,8 @@ class Hospital:
             self.masking.keep(asked, matrix[0])
         elif client.sealer is None:
             arrays["update"] = update
+            if parts is not None:
+                arrays |= {PARTS: parts.rows[0].numpy(), PART_COUNTS: parts.counts[0].numpy()}
         else:
             try:
                 sealed = client.sealer.seal(update.astype(np.float64), round, asked)
@@ -339,7 +370,13 @@ class Hospital:
         """What the next round needs where another process may do it: own BatchNorm, used pads, its memory."""
         client, sealer, memory = self.client, self.client.sealer, self.memory
         attack = client.campaign.state_dict()
-        nothing = client.batch_norm is None and self.previous_weights is None and not attack
+        nothing = (
+            client.batch_norm is None
+            and client.control is None
+            and self.previous_weights is None
+            and not attack
+        )
+        nothing &= not any(campaign.state_dict() for campaign in self.by_outcome.of_outcome)
         nothing &= self.masking.is_empty and (sealer is None or not sealer.round)
         if nothing and (memory is None or not memory.orders[1]):
             return b""
@@ -350,7 +387,9 @@ class Hospital:
             remembered["has_reply"] = bool(reply)
         state = {
             "batch_norm": client.batch_norm,
+            "control": [self.control_run, client.control],
             "attack": attack,
+            "attack_by_outcome": self.by_outcome.state_dict(),
             "previous_weights": self.previous_weights,
             "sealed": None if sealer is None else [sealer.round, sealer.order],
             "memory": remembered,
@@ -364,15 +403,20 @@ class Hospital:
         """Continue from what `save_state` gave; from nothing, where it gave nothing."""
         client = self.client
         if not content:
-            client.batch_norm = self.previous_weights = None
+            client.batch_norm = client.control = self.previous_weights = None
             self.masking.load_state_dict(None)
             return
         state = torch.load(io.BytesIO(content), weights_only=True)
+        if "last_weights" in state and "memory" not in state:
+            raise FormerMemory("of version 0.1, which did not remember what it had answered and spent")
         client.batch_norm, self.previous_weights = state["batch_norm"], state["previous_weights"]
+        self.control_run, client.control = state.get("control", ("", None))  # older states have none
         if client.sealer is not None and state["sealed"] is not None:
             client.sealer.round, client.sealer.order = state["sealed"]
         if state["attack"]:
             client.campaign.load_state_dict(state["attack"])
+        if "attack_by_outcome" in state:
+            self.by_outcome.load_state_dict(state["attack_by_outcome"])
         self.masking.load_state_dict(state.get("masking"))
         if self.memory is not None and state["memory"] is not None:
             _load_memory(self.memory, state["memory"])

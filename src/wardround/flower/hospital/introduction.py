@@ -6,8 +6,10 @@ Where the hospital's policy allows it, statistics of its columns go along (see `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
+from wardround import __version__ as wardround_version
 from wardround.datasets import Dataset, Task
 from wardround.datasets.preprocessing import Preprocessing
 from wardround.datasets.schema import Schema
@@ -18,7 +20,17 @@ from wardround.federation.client import Client
 from wardround.flower.hospital.data import HospitalData, Share
 from wardround.flower.hospital.memory import HospitalMemory
 from wardround.flower.hospital.policy import HospitalPolicy
-from wardround.flower.messages import HELLO, MIN_COUNT_KEY, SCHEMA_KEY, TABLE_KEY, UNFIT_KEY, Note, pack
+from wardround.flower.messages import (
+    HELLO,
+    MIN_COUNT_KEY,
+    REFUSED_KEY,
+    SCHEMA_KEY,
+    TABLE_KEY,
+    UNFIT_KEY,
+    VERSIONS_KEY,
+    Note,
+    pack,
+)
 from wardround.flower.orders import PREPROCESSING
 
 __all__ = ["Introducer", "Unfit", "adopt_preprocessing", "describe_dataset", "introduce"]
@@ -48,22 +60,55 @@ class Introducer:
         self.policy = HospitalPolicy() if memory is None else memory.policy
         self._unfit: str | None = None
         """Why its data did not fit what the server asked for, at last."""
+        self._refused: str | None = None
+        """Why the server did not admit it, at last."""
+        self._version: Any = wardround_version
+        """What the server said it runs, at last."""
 
     def reply(self, order: Note) -> Note:
         """The answer to `hello`; statistics that go along are logged."""
         name = self.client.name
+        self._hear_refusal(order.head.get(REFUSED_KEY))
+        self._hear_version(order.head.get(VERSIONS_KEY))
         if self.data is None:
-            return Note({"name": name, **describe_dataset(self.client.dataset, len(self.client.data))})
+            words = describe_dataset(self.client.dataset, len(self.client.data))
+            return Note({"name": name, VERSIONS_KEY: versions(), **words})
         try:
-            reply = Note({"name": name, **introduce(self.data, order.head, self.policy, self._book)})
+            words = introduce(self.data, order.head, self.policy, self._book)
+            reply = Note({"name": name, VERSIONS_KEY: versions(), **words})
             self._unfit = None
         except Unfit as unfit:
             self._report(unfit, HELLO)
-            return Note({"name": name, UNFIT_KEY: unfit.for_server})
+            return Note({"name": name, VERSIONS_KEY: versions(), UNFIT_KEY: unfit.for_server})
         if self.memory is not None and "statistics" in reply.head.get(TABLE_KEY, {}):
             columns = sorted(reply.head[TABLE_KEY]["statistics"]["columns"])
             self.memory.log(HELLO, pack(reply), statistics=columns)
         return reply
+
+    def _hear_refusal(self, reason: Any) -> None:
+        """Print and log why the server does not admit this hospital, once for each reason."""
+        words = None if reason is None else str(reason)[:LONGEST_REASON]
+        if words is not None and words.isprintable() and words != self._refused:
+            print(
+                f"{self.client.name}: the server refuses it: {words}; fix it: the server asks again",
+                flush=True,
+            )
+            if self.memory is not None:
+                self.memory.log(HELLO, None, refused=f"by the server: {words}")
+        self._refused = words
+
+    def _hear_version(self, told: Any) -> None:
+        """Print that the server runs another version, once for each."""
+        theirs = told.get("wardround") if isinstance(told, dict) else None
+        if theirs is None or theirs == self._version:  # a server that does not say is an older one
+            return
+        self._version = theirs
+        if theirs != wardround_version and str(theirs).isprintable():
+            print(
+                f"{self.client.name}: WARNING: the server runs wardround {str(theirs)[:20]}, this hospital "
+                f"{wardround_version}; install the same everywhere",
+                flush=True,
+            )
 
     def adopt(self, order: Note) -> Share | None:
         """The hospital's samples in the columns and scales of an order; None where the order has none."""
@@ -89,6 +134,11 @@ class Introducer:
         print(f"{self.client.name}: {unfit}; fix the data: the server asks again while it runs", flush=True)
         if self.memory is not None:
             self.memory.log(kind, None, refused=str(unfit)[:LONGEST_REASON])
+
+
+def versions() -> dict[str, str]:
+    """What this hospital runs."""
+    return {"wardround": wardround_version, "flwr": version("flwr"), "torch": version("torch")}
 
 
 def describe_dataset(dataset: Dataset, samples: int) -> dict[str, Any]:
@@ -124,6 +174,8 @@ def introduce(
     if description is None:
         return describe_dataset(share.dataset, len(share.train_rows))
     table: dict[str, Any] = {"label": description.label}
+    if description.time is not None:
+        table["time"] = description.time
     if policy.reports_statistics:
         table["statistics"] = description.statistics.to_dict()
     return {"samples": description.statistics.rows, TABLE_KEY: table}
@@ -164,7 +216,7 @@ def _describe_schema(schema: Schema, share: Share) -> dict[str, Any]:
     classes, features = schema.label.classes, schema.feature_names
     return {
         "samples": len(share.train_rows),
-        "task": (Task.BINARY if len(classes) == 2 else Task.MULTICLASS).value,
+        "task": Task.of_label(schema.label).value,
         "class_names": list(classes),
         "input_shape": [len(features)],
         "feature_names": list(features),

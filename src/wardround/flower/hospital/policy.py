@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wardround.errors import WardroundError
 from wardround.flower.messages import Note
-from wardround.flower.orders import dp_of
+from wardround.flower.orders import CONTROL, dp_of
 from wardround.privacy.cohorts import MAX_SHARE, MIN_COHORT
 from wardround.privacy.params import DpParams, Mode
 from wardround.registry import Parameters
@@ -94,6 +94,10 @@ class HospitalPolicy(Parameters):
     differential privacy is demanded, which does not cover them. Nothing is said of fewer patients than min_reported."""
     max_schemas: int = Field(10, ge=1)
     """Different schemas that its table is checked against, over all runs: each answer says a little of the table."""
+    split_by_outcome: bool | None = None
+    """Split updates into what patients of each outcome contributed, for a rule that compares hospitals within outcomes
+    (`caac-guard`)? That tells how many patients of each outcome there are; nothing is told of fewer than min_reported.
+    None: only where no differential privacy is demanded."""
     report_values: bool = True
     """Tell the server the value that does not fit its schema? If not, only the column and what was expected."""
     report_digits: int = Field(4, ge=1, le=17)
@@ -132,6 +136,11 @@ class HospitalPolicy(Parameters):
     def reports_statistics(self) -> bool:
         """Do statistics of its columns leave the hospital?"""
         return self.dp is None if self.report_statistics is None else self.report_statistics
+
+    @property
+    def splits_by_outcome(self) -> bool:
+        """Do the parts of updates leave the hospital?"""
+        return self.dp is None if self.split_by_outcome is None else self.split_by_outcome
 
     def rounded(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Metrics as they may be reported.
@@ -180,6 +189,7 @@ class HospitalPolicy(Parameters):
         self._check_round(head)
         self.check_model(order)
         self._check_work(head)
+        self._check_control(order)
         if samples < self.min_samples:
             raise OrderRefused(
                 f"this hospital has {samples} samples, fewer than policy.min_samples {self.min_samples}"
@@ -244,6 +254,21 @@ class HospitalPolicy(Parameters):
         if not largest <= self.max_weight:  # NaN compares false
             raise OrderRefused(f"a parameter of {largest:g}; policy.max_weight is {self.max_weight:g}")
 
+    def _check_control(self, order: Note) -> None:
+        """Raise `OrderRefused` for control variates (SCAFFOLD) that are missing, out of bounds or not asked for."""
+        control, asked = order.arrays.get(CONTROL), _training(order.head).method == "scaffold"
+        if (control is not None) != asked:
+            raise OrderRefused("training.method scaffold and a control variate go together")
+        if control is None:
+            return
+        if _dp(order.head) is not None:
+            raise OrderRefused("training.method scaffold is not defined with differential privacy")
+        if control.ndim != 1 or control.dtype.kind != "f":
+            raise OrderRefused("the order's control variate cannot be read")
+        largest = float(np.abs(control).max()) if len(control) else 0.0
+        if not largest <= self.max_weight:  # NaN compares false
+            raise OrderRefused(f"a control variate of {largest:g}; policy.max_weight is {self.max_weight:g}")
+
     def _check_work(self, head: Mapping[str, Any]) -> None:
         training = _training(head)
         least, largest = self.lr
@@ -263,6 +288,8 @@ class HospitalPolicy(Parameters):
         asked = head.get("policy")
         if not isinstance(asked, dict) or not isinstance(asked.get("local_batch_norm"), bool):
             raise OrderRefused("the order does not say how to train")
+        if asked.get("by_outcome") and not self.splits_by_outcome:
+            raise OrderRefused("policy.split_by_outcome: updates leave this hospital whole")
         prox_mu = training.prox_mu if asked.get("prox_mu") is None else asked["prox_mu"]
         if not isinstance(prox_mu, int | float) or not 0 <= prox_mu <= self.max_prox_mu:
             raise OrderRefused(f"prox_mu {_short(prox_mu)}; policy.max_prox_mu is {self.max_prox_mu:g}")

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from wardround import models
 from wardround.datasets import Dataset
-from wardround.datasets.base import Task
 from wardround.errors import WardroundError
 from wardround.federation.client import Client, LocalWork
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.flower.messages import Note
-from wardround.flower.orders import dp_of, work_key
+from wardround.flower.orders import CONTROL, dp_of, work_key
 from wardround.training.base import Trainer, TrainingParams
 from wardround.updates import Layout
 
@@ -37,13 +36,20 @@ class Setup:
 
     def weights(self, order: Note) -> Tensor:
         """The global weights of an order."""
-        size, weights = self.work.layout.size, order.arrays.get("weights")
-        if weights is None or weights.shape != (size,):
+        return self._vector(order, "weights")
+
+    def control(self, order: Note) -> Tensor | None:
+        """The server's control variate of an order; None where the work has none."""
+        return self._vector(order, CONTROL) if self.work.training.method == "scaffold" else None
+
+    def _vector(self, order: Note, name: str) -> Tensor:
+        size, vector = self.work.layout.size, order.arrays.get(name)
+        if vector is None or vector.shape != (size,):
             raise WardroundError(
-                f"the weights do not fit the model on this hospital's data: "
-                f"{None if weights is None else weights.shape} instead of {(size,)}"
+                f"the {name} do not fit the model on this hospital's data: "
+                f"{None if vector is None else vector.shape} instead of {(size,)}"
             )
-        return torch.from_numpy(weights.copy())
+        return torch.from_numpy(vector.copy())
 
 
 class Setups:
@@ -68,11 +74,16 @@ class Setups:
             self.last = Setup(key, Evaluator(model, dataset), work)
         return self.last
 
+    def release(self) -> None:
+        """Forget the network, its trainer and their buffers, which hold several copies of the weights."""
+        self.last = None
+        _build.cache_clear()
+
 
 def count_parameters(dataset: Dataset, section: Mapping[str, Any]) -> int:
     """The size of a model before it has any memory: a server may name one that would not fit."""
     params = dict(section)
-    outputs = 1 if dataset.task is Task.BINARY else len(dataset.class_names)
+    outputs = dataset.outputs
     spec = models.create(params.pop("name"), **params)
     try:
         with torch.device("meta"):

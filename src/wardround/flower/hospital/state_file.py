@@ -7,6 +7,7 @@ anew: it would answer rounds a second time and spend its privacy budget twice.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,24 +32,28 @@ class StateFile:
 
     def __init__(self, path: Path, hospital: Hospital) -> None:
         self.path, self.hospital = path, hospital
-        self._saved = b""
+        self._saved = ""
+        """Hash of what is on disk: the state holds a whole update."""
         hospital.keep = self.save
 
     def load(self) -> None:
         """Bring the hospital to where it was. Raises ConfigError, in one line, where that is not known."""
         hospital, path = self.hospital, self.path
         try:
-            self._saved = path.read_bytes()
+            content = path.read_bytes()
         except FileNotFoundError:
-            self._saved = b""
+            content = b""
         except OSError as error:
             raise ConfigError(f"{path}: the hospital's memory cannot be read ({error.strerror})") from None
         try:
-            hospital.load_state(self._saved)
+            hospital.load_state(content)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}; {START_ANEW}") from None
         except Exception as error:  # whatever torch makes of bytes that are none of its own
             raise ConfigError(
                 f"{path}: not a hospital's memory ({type(error).__name__}); {START_ANEW}"
             ) from None
+        self._saved = _hash(content)
         if hospital.memory is not None:
             self._compare_with_log(hospital.memory)
 
@@ -66,10 +71,10 @@ class StateFile:
     def save(self) -> None:
         """Bring the hospital's state onto the disk, where it has changed."""
         state = self.hospital.save_state()
-        if state != self._saved:
+        if (digest := _hash(state)) != self._saved:
             make_private_folder(self.path.parent)
             replace_file(self.path, state, 0o600)
-            self._saved = state
+            self._saved = digest
 
     @contextmanager
     def in_turn(self) -> Iterator[Hospital]:
@@ -78,3 +83,7 @@ class StateFile:
         with locked(self.path.with_name(f"{self.path.name}.lock")):
             self.load()
             yield self.hospital
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wardround.errors import WardroundError
+from wardround.flower.environment import release_memory
 
 __all__ = ["SOCKET_VARIABLE", "TrainerDaemon", "ask", "trainer_socket"]
 
@@ -29,6 +30,8 @@ MAX_MESSAGE_BYTES = 8 * 2**30
 OK, FAILED = b"\0", b"\1"
 PATIENCE = 180.0
 """Seconds a request waits for a trainer that is being started or restarted."""
+IDLE_SECONDS = 10.0
+"""Without a request for so long, a hospital is between rounds that are far apart, or between runs."""
 Answer = Callable[[bytes], bytes]
 
 
@@ -43,8 +46,15 @@ class TrainerDaemon:
     b'TRAIN'
     """
 
-    def __init__(self, path: Path, answer: Answer) -> None:
-        self.path, self.answer = Path(path), answer
+    def __init__(
+        self,
+        path: Path,
+        answer: Answer,
+        on_idle: Callable[[], None] = lambda: None,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """`on_idle` is called once when no request has come for `idle_seconds`: what can be built anew may go."""
+        self.path, self.answer, self.on_idle, self.idle_seconds = Path(path), answer, on_idle, idle_seconds
         self.path.unlink(missing_ok=True)  # left by a daemon that was killed
         self._listener = _unix_socket()
         mask = os.umask(0o177)
@@ -58,10 +68,20 @@ class TrainerDaemon:
 
     def serve_forever(self) -> None:
         """Answer one request after the other."""
+        self._listener.settimeout(self.idle_seconds)
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                self._listener.settimeout(None)
+                self.on_idle()
+                release_memory()
+                continue
+            self._listener.settimeout(self.idle_seconds)
+            connection.settimeout(None)
             with connection, contextlib.suppress(OSError, EOFError):  # the client has gone
                 _send(connection, self._reply(_receive(connection)))
+            release_memory()
 
     def _reply(self, request: bytes) -> bytes:
         try:
@@ -158,7 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
         if options.memory is not None:
             StateFile(options.memory, hospital).load()
-        daemon = TrainerDaemon(options.socket, hospital.answer)
+        daemon = TrainerDaemon(options.socket, hospital.answer, hospital.setups.release)
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)
         sys.exit(2)

@@ -18,13 +18,6 @@ from typing import Any
 import numpy as np
 from cryptography.fernet import InvalidToken
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
-from flwr.common.secure_aggregation.secaggplus_utils import (
-    share_keys_plaintext_concat,
-    share_keys_plaintext_separate,
-)
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from wardround.flower.secure_aggregation.cohort import (
     Cohort,
@@ -35,6 +28,16 @@ from wardround.flower.secure_aggregation.cohort import (
 )
 from wardround.flower.secure_aggregation.identity import Identity
 from wardround.flower.secure_aggregation.masks import derive, encode, mask_stream
+from wardround.flower.secure_aggregation.primitives import (
+    create_shares,
+    decrypt,
+    encrypt,
+    join_shares,
+    new_key,
+    shared_key,
+    split_shares,
+)
+from wardround.flower.wire import key_bytes
 from wardround.privacy.encryption.refusals import Refused
 
 __all__ = [
@@ -94,7 +97,7 @@ class MaskingClient:
         self.name, self.order, self.limits, self.identity = name, order, limits, identity
         self.stage = STAGES[0]
         """The stage that was answered last."""
-        self._mask_key, self._share_key = generate_key_pairs()[0], generate_key_pairs()[0]
+        self._mask_key, self._share_key = new_key(), new_key()
         self._seed = b""
         self._cohort: Cohort | None = None
         self._shares: dict[str, tuple[bytes, bytes]] = {}
@@ -134,7 +137,7 @@ class MaskingClient:
         here, tokens = cohort.clients.index(self.name), {}
         for there, peer in enumerate(cohort.clients):
             if peer != self.name:
-                content = share_keys_plaintext_concat(here, there, *shares[peer])
+                content = join_shares(here, there, *shares[peer])
                 tokens[peer] = encrypt(self._token_key(cohort, peer), content).decode()
         self._cohort, self._seed, self._shares = cohort, seed, {self.name: shares[self.name]}
         self.stage = "share-keys"
@@ -197,7 +200,7 @@ class MaskingClient:
             )
         shares, self._shares, self._seed = self._shares, {}, b""
         # Nothing that could open this round stays: a disk that is stolen later must not tell.
-        self._mask_key, self._share_key, self._channels = generate_key_pairs()[0], generate_key_pairs()[0], {}
+        self._mask_key, self._share_key, self._channels = new_key(), new_key(), {}
         self.stage = "reveal"
         left = set(self._survivors)
         return Revealed(
@@ -216,7 +219,7 @@ class MaskingClient:
         return self._cohort
 
     def _pems(self) -> tuple[str, str]:
-        masks, shares = (public_key_to_bytes(key.public_key()) for key in (self._mask_key, self._share_key))
+        masks, shares = (key_bytes(key.public_key()) for key in (self._mask_key, self._share_key))
         return masks.decode(), shares.decode()
 
     def _token_key(self, cohort: Cohort, peer: str) -> bytes:
@@ -238,7 +241,10 @@ class MaskingClient:
             raise Refused(
                 f"the shares of '{peer}' were not made for this hospital, order, cohort and weights"
             ) from None
-        source, target, seed, key = share_keys_plaintext_separate(content)
+        try:
+            source, target, seed, key = split_shares(content)
+        except ValueError:
+            raise Refused(f"the shares of '{peer}' cannot be read") from None
         if (source, target) != (cohort.clients.index(peer), cohort.clients.index(self.name)):
             raise Refused(f"the shares of '{peer}' are not from it for this hospital")
         if (len(seed), len(key)) != SHARE_BYTES:
@@ -281,7 +287,7 @@ class MaskingClient:
 
 def pair_key(key: ec.EllipticCurvePrivateKey, public: str, purpose: str, context: bytes) -> bytes:
     """The key of two hospitals, from the private key of one and the public key of the other (ECDH)."""
-    return derive(generate_shared_key(key, read_public_key(public)), purpose, context)
+    return derive(shared_key(key, read_public_key(public)), purpose, context)
 
 
 def pair_mask(

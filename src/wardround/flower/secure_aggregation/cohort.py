@@ -16,8 +16,8 @@ from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
+from wardround.flower.secure_aggregation.primitives import public_key
 from wardround.privacy.cohorts import MAX_SHARE, MIN_COHORT, cohort_problem
 from wardround.privacy.encryption.refusals import Refused
 
@@ -131,13 +131,13 @@ def group_context(cohort: Cohort, group: Collection[str]) -> bytes:
 
 
 def read_public_key(pem: str) -> ec.EllipticCurvePublicKey:
-    """A public key that a stranger sent; `Refused` unless it is one of Flower's curve."""
+    """A public key that a stranger sent; `Refused` unless it is on our curve."""
     try:
         if len(pem) > LONGEST_KEY:
             raise ValueError("too long")
-        key = bytes_to_public_key(pem.encode())
+        key = public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm):
         raise Refused("a public key cannot be read") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+    if not isinstance(key.curve, ec.SECP384R1):
         raise Refused("a public key is not on the curve P-384")
     return key

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.supercore.primitives.asymmetric import sign_message, verify_signature
 
 from wardround.errors import ConfigError
 from wardround.flower.certificates import public_keys
 from wardround.flower.secure_aggregation.cohort import Cohort, PublicKeys
+from wardround.flower.wire import sign, verify_signature
 from wardround.privacy.encryption.refusals import Refused
 
 __all__ = ["Identity"]
@@ -45,7 +45,7 @@ class Identity:
 
     def sign(self, name: str, order: str, keys: PublicKeys) -> PublicKeys:
         """The keys with a signature for this order."""
-        signature = sign_message(self.key, _signed(name, order, keys))
+        signature = sign(self.key, _signed(name, order, keys))
         return PublicKeys(keys.masks, keys.shares, signature.hex())
 
     def check(self, cohort: Cohort) -> None:

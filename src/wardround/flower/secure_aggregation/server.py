@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from wardround.errors import WardroundError
 from wardround.flower.secure_aggregation.client import (
@@ -24,6 +22,8 @@ from wardround.flower.secure_aggregation.client import (
 )
 from wardround.flower.secure_aggregation.cohort import Cohort, Limits, group_context
 from wardround.flower.secure_aggregation.masks import decode, derive, mask_stream
+from wardround.flower.secure_aggregation.primitives import combine_shares
+from wardround.flower.wire import key_bytes
 from wardround.privacy.encryption.refusals import Refused
 from wardround.privacy.masking import LARGEST_ENTRY
 
@@ -140,7 +140,7 @@ class MaskingServer:
             key = key_from_secret(_combine([revealed.keys[client] for revealed in self._chosen()]))
         except Refused:
             raise SumLost(f"the shares of {client}'s key do not fit together") from None
-        if public_key_to_bytes(key.public_key()).decode() != self.cohort.keys[client].masks:
+        if key_bytes(key.public_key()).decode() != self.cohort.keys[client].masks:
             raise SumLost(f"the shares of {client}'s key do not fit together")
         return key
 

@@ -2,12 +2,21 @@
 
 A reply is matched by the id of the message it answers. (The sender of an error reply is the SuperLink, not the
 node.) A reply that comes after the deadline, or twice, is reported and not used.
+
+Flower's `pull_messages` waits for minutes for a reply of which only a part has arrived, and keeps all others waiting:
+one hospital that hangs, or pretends to, would delay everyone. So where a gateway says which replies are whole, those
+alone are fetched. Now and then all others are asked for too, by another thread: that a node has gone offline, only the
+SuperLink knows.
+
+A SuperLink hands out a reply once and then forgets the order. So where both threads ask for the same reply, one of them
+is told that there is no such order; that is no answer while the other one may hold it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
@@ -15,8 +24,9 @@ from flwr.serverapp import Grid
 
 from wardround.errors import WardroundError
 from wardround.flower.messages import DELIVER, EVALUATE, HELLO, MASKING, TRAIN, Note, from_records, to_records
+from wardround.flower.server.doorbell import Bell
 
-__all__ = ["SHORTEST_SLEEP", "WENT_OFFLINE", "Broker", "Failure", "Reply"]
+__all__ = ["SHORTEST_SLEEP", "TRANSIENT", "WENT_OFFLINE", "Broker", "Failure", "Reply"]
 
 TYPES = {
     HELLO: MessageType.QUERY,
@@ -29,9 +39,16 @@ LIFETIME = 2.0
 """Messages live this many times the deadline, so that a late reply is seen and reported as late."""
 SHORTEST_SLEEP = 0.01
 """Seconds: waiting must not keep a core busy."""
+SWEEP_SECONDS = 4.0
+"""Between two looks for replies that nobody has rung for."""
+SWEEPING_SECONDS = 0.1
+"""Between two looks whether such a look has ended."""
 WENT_OFFLINE = "it went offline"
-NODE_GONE = 5
-"""Flower's code for a node that is no longer there."""
+LOST = "its answer was lost on the way"
+TRANSIENT = (WENT_OFFLINE, LOST)
+"""Failures after which the same order may be sent again."""
+NODE_GONE, NOT_FOUND = 5, 3
+"""Flower's codes for a node that is no longer there, and for an order that the SuperLink does not know (any more)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,7 @@ class Broker:
             `repeated`.
         clock: Seconds that only grow.
         sleep: Waits that many seconds.
+        bell: Says which replies have come; by default nobody does, and all are looked for.
     """
 
     def __init__(
@@ -73,9 +91,15 @@ class Broker:
         on_unusable: Callable[[str, str, int, str], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        bell: Bell | None = None,
     ) -> None:
         self.grid, self.poll_seconds, self.on_unusable = grid, poll_seconds, on_unusable
-        self.clock, self.sleep = clock, sleep
+        self.clock, self.bell = clock, bell or Bell(None, sleep)
+        self._sweeper = ThreadPoolExecutor(1, "wardround-sweep")
+        self._sweep: Future[list[Message]] | None = None
+        self._sweeping: frozenset[str] = frozenset()
+        """The orders whose replies the other thread is asking for."""
+        self._swept_at = clock()
         self._waiting: dict[str, _Sent] = {}
         self._overdue: dict[str, _Sent] = {}
         self._answered: dict[str, _Sent] = {}
@@ -101,6 +125,7 @@ class Broker:
         if not messages:
             return
         self.grid.push_messages(list(messages.values()))
+        self.bell.ring(list(nodes.values()))
         expires = self.clock() + LIFETIME * deadline
         for name, message in messages.items():
             if message_id := message.metadata.message_id:
@@ -109,8 +134,9 @@ class Broker:
     def introductions(self) -> dict[str, Reply]:
         """Return the replies to `hello` that have come since the last call, by recipient."""
         asked = [message_id for message_id, sent in self._waiting.items() if sent.kind == HELLO]
-        for sent, reply in self._pull(asked):
-            self._introductions[sent.recipient] = reply
+        for sent, reply in self._new_replies(asked):
+            if sent.kind == HELLO:  # a look that began earlier may bring others
+                self._introductions[sent.recipient] = reply
         new, self._introductions = self._introductions, {}
         return new
 
@@ -124,7 +150,7 @@ class Broker:
         """
         end = self.clock() + deadline
         while True:
-            for sent, reply in self._pull([*self._waiting, *self._overdue]):
+            for sent, reply in self._new_replies([*self._waiting, *self._overdue]):
                 if sent.kind == kind:
                     take(sent.recipient, reply)
                 elif sent.kind == HELLO:
@@ -132,7 +158,7 @@ class Broker:
             missing = {message_id: sent for message_id, sent in self._waiting.items() if sent.kind == kind}
             if not missing or self.clock() >= end:
                 break
-            self.sleep(max(SHORTEST_SLEEP, min(self.poll_seconds, end - self.clock())))
+            self.pause(end - self.clock())
         for message_id, sent in missing.items():
             del self._waiting[message_id]
             self._overdue[message_id] = sent
@@ -142,9 +168,36 @@ class Broker:
         """Return the recipients that have not yet replied to an order of this kind."""
         return {sent.recipient for sent in self._waiting.values() if sent.kind == kind}
 
-    def _pull(self, message_ids: list[str]) -> Iterator[tuple[_Sent, Reply]]:
-        for message in self.grid.pull_messages(message_ids) if message_ids else ():
+    def pause(self, longest: float = float("inf")) -> None:
+        """Wait until there may be something new."""
+        interval = self.poll_seconds
+        if self.bell.works:
+            interval = SWEEP_SECONDS if self._sweep is None else SWEEPING_SECONDS
+        self.bell.wait(max(SHORTEST_SLEEP, min(interval, longest)))
+
+    def _new_replies(self, message_ids: list[str]) -> Iterator[tuple[_Sent, Reply]]:
+        """The replies to these orders that have come; others that come along are reported or kept as they should be."""
+        if not self.bell.works:
+            yield from self._read_all(self.grid.pull_messages(message_ids) if message_ids else ())
+            return
+        self.bell.hear()
+        if ready := self.bell.take_answered(message_ids):
+            yield from self._read_all(self.grid.pull_messages(sorted(ready)))
+        if self._sweep is not None and self._sweep.done():
+            sweep, self._sweep, self._sweeping = self._sweep, None, frozenset()
+            yield from self._read_all(sweep.result())
+        rest = [one for one in message_ids if one not in self.bell.rings.answering]
+        if self._sweep is None and rest and self.clock() - self._swept_at >= SWEEP_SECONDS:
+            self._swept_at = self.clock()
+            self._sweeping = frozenset(rest)
+            self._sweep = self._sweeper.submit(lambda: list(self.grid.pull_messages(rest)))
+
+    def _read_all(self, messages: Iterable[Message]) -> Iterator[tuple[_Sent, Reply]]:
+        for message in messages:
             message_id = message.metadata.reply_to_message_id
+            if message_id in self._sweeping and _is_not_found(message):
+                continue  # the other thread was first, and brings it
+            self.bell.forget([message_id])
             if message_id in self._waiting:
                 sent = self._answered[message_id] = self._waiting.pop(message_id)
                 yield sent, _read(message)
@@ -157,7 +210,7 @@ class Broker:
                         sent.round,
                         f"its answer to '{sent.kind}' came after the deadline",
                     )
-            elif message_id in self._answered:
+            elif message_id in self._answered and not _is_not_found(message):
                 sent = self._answered[message_id]
                 self.on_unusable(
                     "repeated", sent.recipient, sent.round, f"it answered '{sent.kind}' more than once"
@@ -168,14 +221,22 @@ class Broker:
         """Forget orders that will not be answered any more: an unknown node is then asked for its name again."""
         now = self.clock()
         for orders in (self._waiting, self._overdue, self._answered):
-            for message_id in [message_id for message_id, sent in orders.items() if sent.expires < now]:
+            expired = [message_id for message_id, sent in orders.items() if sent.expires < now]
+            for message_id in expired:
                 del orders[message_id]
+            self.bell.forget(expired)
+
+
+def _is_not_found(message: Message) -> bool:
+    return message.has_error() and message.error.code == NOT_FOUND
 
 
 def _read(message: Message) -> Reply:
     if message.has_error():
         if message.error.code == NODE_GONE:
             return Failure(WENT_OFFLINE)
+        if message.error.code == NOT_FOUND:
+            return Failure(LOST)
         reason = " ".join((message.error.reason or "").split())
         return Failure(f"it failed: {reason[-200:] or 'no reason given'}")
     try:

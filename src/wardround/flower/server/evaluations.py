@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, get_args
 
+from wardround.datasets.base import Task
 from wardround.datasets.patient_groups import in_order
 from wardround.federation.clients import Evaluation
-from wardround.federation.scoring import GROUP_METRICS, METRICS, gaps_between
+from wardround.federation.scoring import METRICS, SURVIVAL_METRICS, gaps_between, group_metric_names
 from wardround.flower.messages import CALIBRATION, GROUPS, REASONS, SAMPLES, VALIDATION, Note
 from wardround.flower.server.broker import Failure, Reply
 from wardround.records import CalibrationBin, EvaluationDetails, GroupMetrics, Reason, ReasonKind
@@ -23,26 +24,31 @@ REASON_TEXTS: dict[ReasonKind, str] = {
     "no-rows": "the hospital has no test rows",
     "few-rows": "the hospital reports nothing of so few rows",
     "one-class": "the hospital's test rows are of one class",
+    "no-pair": "no two of the hospital's test rows can be compared",
+    "not-defined": "a survival model ranks patients by risk: it gives no probability",
     "not-finite": "the model's output is not finite",
 }
 MOST_ATTRIBUTES, MOST_GROUPS, MOST_BINS, LONGEST_NAME = 10, 50, 20, 60
 """Of what one hospital says; the rest is not read."""
 
 
-def combine_evaluations(replies: Mapping[str, Reply]) -> Evaluation:
+def combine_evaluations(replies: Mapping[str, Reply], task: Task = Task.BINARY) -> Evaluation:
     """The hospitals' own figures, and their median on test and on validation samples.
 
     The median, because a hospital can report what it likes: no minority moves it far. So it is with patient groups and
-    the bins of the calibration curve; their rows are added up.
+    the bins of the calibration curve; their rows are added up. `task`: what the hospitals predict, which decides what
+    they may report.
 
     >>> from wardround.flower.messages import Note
     >>> replies = {"a": Note({}, {"auroc": 0.7}), "b": Note({}, {"auroc": 0.8}), "c": Note({}, {"auroc": 9e9})}
     >>> combine_evaluations(replies).metrics
     {'auroc': 0.75}
     """
+    survival = task is Task.SURVIVAL
+    names, main = (SURVIVAL_METRICS, "c_index") if survival else (METRICS, "auroc")
     notes = {client: reply for client, reply in replies.items() if not isinstance(reply, Failure)}
     figures = {
-        client: {name: value for name, value in note.metrics.items() if _possible(name, value)}
+        client: {name: value for name, value in note.metrics.items() if _possible(name, value, names)}
         for client, note in notes.items()
     }
     test = {
@@ -55,16 +61,16 @@ def combine_evaluations(replies: Mapping[str, Reply]) -> Evaluation:
         }
         for client, values in figures.items()
     }
-    per_client = {client: {name: values.get(name) for name in METRICS} for client, values in test.items()}
-    reasons = {client: _reasons(note, test[client]) for client, note in notes.items()}
+    per_client = {client: {name: values.get(name) for name in names} for client, values in test.items()}
+    reasons = {client: _reasons(note, test[client], names) for client, note in notes.items()}
     metrics: dict[str, float | None] = dict(_medians(test))
     nobody: dict[str, Reason] = {}
-    if notes and "auroc" not in metrics:
-        first = next((own["auroc"] for own in reasons.values() if "auroc" in own), None)
+    if notes and main not in metrics:
+        first = next((own[main] for own in reasons.values() if main in own), None)
         kind: ReasonKind = "no-rows" if first is None else first.kind
-        nobody = {"auroc": Reason(kind, f"no hospital reports one ({REASON_TEXTS[kind]})")}
-        metrics = {"auroc": None, **metrics}
-    groups = _groups(notes)
+        nobody = {main: Reason(kind, f"no hospital reports one ({REASON_TEXTS[kind]})")}
+        metrics = {main: None, **metrics}
+    groups = _groups(notes, group_metric_names(task))
     details = EvaluationDetails(
         nobody,
         {client: own for client, own in reasons.items() if own},
@@ -75,9 +81,9 @@ def combine_evaluations(replies: Mapping[str, Reply]) -> Evaluation:
     return Evaluation(metrics or None, _medians(own) or None, per_client or None, details)
 
 
-def _possible(name: str, value: float) -> bool:
+def _possible(name: str, value: float, names: Sequence[str]) -> bool:
     kind = name.removeprefix(VALIDATION)
-    return kind in METRICS and 0 <= value <= HIGHEST.get(kind, 1.0) and value < math.inf
+    return kind in names and 0 <= value <= HIGHEST.get(kind, 1.0) and value < math.inf
 
 
 def _medians(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -85,29 +91,29 @@ def _medians(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {name: median(own[name] for own in figures.values() if name in own) for name in names}
 
 
-def _reasons(note: Note, known: Mapping[str, float]) -> dict[str, Reason]:
+def _reasons(note: Note, known: Mapping[str, float], names: Sequence[str]) -> dict[str, Reason]:
     """Why a hospital has no figure: the kind is the hospital's, the words are ours."""
     said = note.head.get(REASONS)
     kinds = {
         name: kind
         for name, kind in (said.items() if isinstance(said, dict) else ())
-        if name in METRICS and kind in get_args(ReasonKind)
+        if name in names and kind in get_args(ReasonKind)
     }
     if not known and not note.metrics.get(SAMPLES):
-        kinds = dict.fromkeys(METRICS, "few-rows")
+        kinds = dict.fromkeys(names, "few-rows")
     return {name: Reason(kind, REASON_TEXTS[kind]) for name, kind in kinds.items() if name not in known}
 
 
-def _groups(notes: Mapping[str, Note]) -> dict[str, dict[str, GroupMetrics]]:
+def _groups(notes: Mapping[str, Note], names: Sequence[str]) -> dict[str, dict[str, GroupMetrics]]:
     said: dict[tuple[str, str], list[tuple[int, dict[str, float]]]] = {}
     for note in notes.values():
-        for attribute, group, rows, figures in _groups_of(note):
+        for attribute, group, rows, figures in _groups_of(note, names):
             said.setdefault((attribute, group), []).append((rows, figures))
     result: dict[str, dict[str, GroupMetrics]] = {}
     ordered = in_order(group for _, group in said)
     for (attribute, group), own in sorted(said.items(), key=lambda item: ordered.index(item[0][1])):
         medians = _medians({str(number): figures for number, (_, figures) in enumerate(own)})
-        typical: dict[str, float | None] = {name: medians.get(name) for name in GROUP_METRICS}
+        typical: dict[str, float | None] = {name: medians.get(name) for name in names}
         combined: dict[str, float | str | None] = {
             "n": sum(rows for rows, _ in own), "hospitals": len(own), **typical,
         }  # fmt: skip
@@ -118,7 +124,7 @@ def _groups(notes: Mapping[str, Note]) -> dict[str, dict[str, GroupMetrics]]:
     return result
 
 
-def _groups_of(note: Note) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+def _groups_of(note: Note, names: Sequence[str]) -> Iterator[tuple[str, str, int, dict[str, float]]]:
     """Attribute, group, rows and figures of what a hospital says, as far as it makes sense."""
     said = note.head.get(GROUPS)
     for attribute, of_group in list(said.items() if isinstance(said, dict) else ())[:MOST_ATTRIBUTES]:
@@ -130,11 +136,11 @@ def _groups_of(note: Note) -> Iterator[tuple[str, str, int, dict[str, float]]]:
                 and len(attribute) <= LONGEST_NAME
                 and len(group) <= LONGEST_NAME
             ):
-                numbers = {name: figures.get(name) for name in GROUP_METRICS}
+                numbers = {name: figures.get(name) for name in names}
                 possible = {
                     name: float(value)
                     for name, value in numbers.items()
-                    if isinstance(value, int | float) and _possible(name, value)
+                    if isinstance(value, int | float) and _possible(name, value, names)
                 }
                 yield attribute, group, rows, possible
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.datasets import Dataset
+from wardround.datasets import Dataset, Task
 from wardround.datasets.partition import Assignment
+from wardround.datasets.targets import class_counts
 from wardround.federation.clients import (
     Description,
     Evaluation,
@@ -20,20 +21,35 @@ from wardround.federation.clients import (
     TrainOrder,
 )
 from wardround.federation.schedule import Schedule, timed
-from wardround.federation.simulated import class_counts
 from wardround.flower.config import FederationConfig
 from wardround.flower.messages import DELIVER, EVALUATE, TRAIN, Note
-from wardround.flower.orders import AUDIT, PREPROCESSING, order_hash, work_section
+from wardround.flower.orders import AUDIT, CONTROL, PREPROCESSING, order_hash, work_section
 from wardround.flower.secure_aggregation.cohort import Cohort, Limits
-from wardround.flower.server.broker import SHORTEST_SLEEP, WENT_OFFLINE, Failure, Reply
+from wardround.flower.server.broker import SHORTEST_SLEEP, TRANSIENT, Failure, Reply
 from wardround.flower.server.evaluations import combine_evaluations
 from wardround.flower.server.masked_round import MaskedRound
 from wardround.flower.server.membership import Membership
 from wardround.flower.server.replies import MaskedReplies, Replies, SealedReplies
 from wardround.privacy.masking import MaskedSum
+from wardround.privacy.params import STEWARDED
 from wardround.updates import Layout, Updates
 
-__all__ = ["FlowerClients"]
+__all__ = ["FlowerClients", "largest_reply"]
+
+
+SPARE_BYTES = 4 * 2**20
+"""Of a reply beside its numbers."""
+ENCRYPTED_BYTES = 512
+"""Per parameter: ciphertexts of CKKS have about 100, of Paillier up to 512 where few values share one."""
+
+
+def largest_reply(parameters: int, outcomes: int, encrypted: bool) -> int:
+    """Bytes of the largest reply that makes sense: the update and one row per outcome in float64, or a ciphertext.
+
+    >>> largest_reply(1_000_000, 2, encrypted=False)
+    36194304
+    """
+    return SPARE_BYTES + parameters * (ENCRYPTED_BYTES if encrypted else 8 * (outcomes + 2))
 
 
 class FlowerClients:
@@ -59,6 +75,8 @@ class FlowerClients:
         if preprocessing is not None:  # schema and scales are part of every order, and so of its hash
             self.work[PREPROCESSING] = preprocessing
         self._nodes: dict[str, int] = {}
+        outcomes = len((membership.roster.shape or {}).get("class_names") or ())
+        self.broker.bell.limit(largest_reply(layout.size, outcomes, config.run.privacy.mode in STEWARDED))
 
     def describe(self) -> Description:
         shape, roster = self.membership.roster.shape or {}, self.membership.roster
@@ -147,6 +165,7 @@ class FlowerClients:
             "policy": {
                 "prox_mu": order.policy.prox_mu,
                 "local_batch_norm": order.policy.local_batch_norm,
+                **({"by_outcome": True} if order.policy.by_outcome else {}),
             },
             "clients": self.config.clients,
         }
@@ -155,9 +174,10 @@ class FlowerClients:
             head["mode"] = self.config.run.privacy.mode
             kind = SealedReplies if order.encrypted else MaskedReplies
         head[AUDIT] = list(self.audit.head())
-        replies = kind(list(order.chosen), self.layout.size, self.dtype)
+        replies = kind(list(order.chosen), self.layout.size, self.dtype, order.policy.by_outcome)
         deadline = self.params.deadline_seconds
-        note = Note(head, {}, {"weights": order.weights.numpy()})
+        control = {} if order.control is None else {CONTROL: order.control.numpy()}
+        note = Note(head, {}, {"weights": order.weights.numpy(), **control})
         self.broker.send(note, self._nodes, order.round, deadline)
         unanswered = self.broker.collect(TRAIN, deadline, replies.take)
         replies.close(sorted(unanswered), deadline, self.params.sample_cap)
@@ -177,7 +197,7 @@ class FlowerClients:
         )
         self.broker.send(order, self.membership.refresh(), round, deadline)
         self.broker.collect(EVALUATE, deadline, replies.__setitem__)
-        return combine_evaluations(replies)
+        return combine_evaluations(replies, Task((self.membership.roster.shape or {})["task"]))
 
     def usable_weights(self, weights: Tensor) -> Tensor | None:
         """BatchNorm that stays with the hospitals does not leave them."""
@@ -198,7 +218,7 @@ class FlowerClients:
             for client, reply in self._send_model(order, nodes).items():
                 if not isinstance(reply, Failure):
                     del waiting[client]
-                elif reply.reason == WENT_OFFLINE:
+                elif reply.reason in TRANSIENT:  # a hospital stores the same model twice without harm
                     waiting[client] = reply.reason
                 else:
                     failed[client] = reply.reason

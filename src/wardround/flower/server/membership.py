@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
+from wardround import __version__ as wardround_version
 from wardround.datasets import Dataset
 from wardround.datasets.partition import Assignment
 from wardround.datasets.preprocessing import Preprocessing
@@ -15,8 +16,10 @@ from wardround.datasets.tabular import adopt
 from wardround.errors import ConfigError, WardroundError
 from wardround.federation.clients import TooFewReplies
 from wardround.flower.config import FederationConfig
-from wardround.flower.messages import HELLO, MIN_COUNT_KEY, SCHEMA_KEY, Note
+from wardround.flower.messages import HELLO, MIN_COUNT_KEY, REFUSED_KEY, SCHEMA_KEY, VERSIONS_KEY, Note
 from wardround.flower.server.broker import SHORTEST_SLEEP, Broker
+from wardround.flower.server.doorbell import Bell
+from wardround.flower.server.key_folder import KeyFolder
 from wardround.flower.server.roster import SHAPE, Roster, identity_of, identity_of_key
 from wardround.flower.server.table_agreement import agree, shape_of
 from wardround.runs.audit import AuditLog
@@ -48,19 +51,24 @@ class Membership:
         self.config, self.grid, self.folder = config, grid, folder
         self.params, self.clock, self.sleep = config.federation, clock, sleep
         self.audit = AuditLog(folder.path / AUDIT_LOG)
-        self.broker = Broker(grid, self.params.poll_seconds, self._log_unusable, clock, sleep)
+        bell = Bell.from_environment(sleep)
+        self.broker = Broker(grid, self.params.poll_seconds, self._log_unusable, clock, sleep, bell)
         self.order = None if assignment is None else assignment.clients
+        self._key_folder = _key_folder(config)
         self.roster = Roster(
             self.audit.append,
             self.params.identity == "node",
             self.params.rebind,
             self.order,
-            _registered(config),
+            None if self._key_folder is None else _identities(self._key_folder),
         )
         self.schema = _schema_of(config, dataset, assignment)
         """What the hospitals' tables must fit; None: not known yet, or no tables."""
         self._ask_again: dict[str, float] = {}
-        """Identity of a hospital whose data did not fit → when it is asked again."""
+        """Identity of a hospital that was refused or whose data did not fit → when it is asked again."""
+        self._present: set[str] = set()
+        self._gone: set[str] = set()
+        """Hospitals that were connected when somebody last looked, and those that were before."""
         if dataset is not None and (dataset.raw is None or assignment is not None):
             values = (dataset.task.value, dataset.class_names, dataset.input_shape, dataset.feature_names)
             self.roster.shape = {
@@ -90,29 +98,60 @@ class Membership:
 
     def refresh(self) -> dict[str, int]:
         """Return the connected hospitals (name → node id); ask each new node for its name."""
+        if self._key_folder is not None:
+            self._key_folder.changed()
+            self.roster.obey(_identities(self._key_folder))
         nodes = list(self.grid.get_nodes())
+        for node in nodes:
+            self.broker.bell.introduce(node.node_id, identity_of(node))
         _, unknown = self.roster.split_known(nodes)
         now = self.clock()
         early = {identity for identity, time in self._ask_again.items() if time > now}
         not_asked = sorted(set(unknown) - self.broker.pending(HELLO) - early)
-        new = {identity: unknown[identity] for identity in not_asked}
+        refused = {identity for identity in not_asked if identity in self.roster.refused}
+        new = {identity: unknown[identity] for identity in not_asked if identity not in refused}
         self.broker.send(self._hello(), new, 0, self.params.deadline_seconds)
+        for identity in sorted(refused):  # it is told why, and may have fixed it
+            hello = self._hello(self.roster.refused[identity])
+            self.broker.send(hello, {identity: unknown[identity]}, 0, self.params.deadline_seconds)
         self._admit_new()
         present, _ = self.roster.split_known(nodes)
+        self._note_presence(present)
         if self.order is not None:
             return {client: present[client] for client in self.order if client in present}
         return dict(sorted(present.items()))
 
-    def _hello(self) -> Note:
-        head = {"kind": HELLO, MIN_COUNT_KEY: self.config.run.preprocessing.min_count}
+    def _note_presence(self, nodes: Mapping[str, int]) -> None:
+        """Log who has gone, and who is back: with other software or data, perhaps, so that it is asked again."""
+        present = set(nodes)
+        for client in sorted(self._present - present):
+            self.audit.append("disconnected", client=client)
+        back = sorted((present - self._present) & self._gone)
+        for client in back:
+            self.audit.append("connected", client=client)
+        asked = {identity: nodes[name] for identity, name in self.roster.names.items() if name in back}
+        self.broker.send(self._hello(), asked, 0, self.params.deadline_seconds)
+        self._gone = (self._gone | self._present) - present
+        self._present = present
+
+    def _hello(self, refused: str | None = None) -> Note:
+        head: dict[str, Any] = {
+            "kind": HELLO,
+            MIN_COUNT_KEY: self.config.run.preprocessing.min_count,
+            VERSIONS_KEY: {"wardround": wardround_version},
+        }
+        if refused is not None:
+            head[REFUSED_KEY] = refused
         return Note(head if self.schema is None else {**head, SCHEMA_KEY: self.schema.to_dict()})
 
     def _admit_new(self) -> set[str]:
         """Admit those who have introduced themselves since the last look; return their identities."""
         introductions = self.broker.introductions()
         for identity, reply in introductions.items():
+            known_as_refused = identity in self.roster.refused
             self.roster.admit(identity, reply)
-            if identity in self.roster.unfit:
+            # One that has just been refused is asked again at once, because it has to be told.
+            if identity in self.roster.unfit or (known_as_refused and identity in self.roster.refused):
                 self._ask_again[identity] = self.clock() + self.params.recheck_seconds
         return set(introductions)
 
@@ -172,6 +211,7 @@ class Membership:
     def wait_for_start(self, resumed: bool) -> None:
         """Wait for all expected hospitals (up to the deadline); a resumed run waits only for its quorum."""
         needed = self.params.needed(self.config.per_round)
+        self._gone = set(self.roster.names.values())
 
         def attempt() -> None:
             present = self.wait_for(needed if resumed else self.config.clients)
@@ -217,18 +257,19 @@ class Membership:
         self.sleep(wait)
 
 
-def _registered(config: FederationConfig) -> dict[str, str] | None:
-    """Identity → name of every registered key: a hospital's name is the file name of its key."""
+def _key_folder(config: FederationConfig) -> KeyFolder | None:
+    """The folder of registered keys; None where hospitals are known by their names alone."""
     folder = config.federation.node_keys
-    if folder is None or config.federation.identity != "node":
-        return None
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    return None if folder is None or config.federation.identity != "node" else KeyFolder(folder)
 
-    from wardround.flower.certificates import public_keys
+
+def _identities(folder: KeyFolder) -> dict[str, str]:
+    """Identity → name of every registered key: a hospital's name is the file name of its key."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return {
         identity_of_key(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)): name
-        for name, key in public_keys(folder).items()
+        for name, key in folder.keys.items()
     }
 
 

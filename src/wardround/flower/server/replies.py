@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.flower.messages import KEYS, SAMPLES, SPENT, Note
+from wardround.flower.messages import KEYS, PART_COUNTS, PARTS, SAMPLES, SPENT, Note
 from wardround.flower.secure_aggregation.cohort import PublicKeys, read_public_key
 from wardround.flower.server.broker import Failure, Reply
 from wardround.privacy.encryption.refusals import Refused
-from wardround.updates import MOST_SAMPLES, Layout, Updates
+from wardround.updates import MOST_SAMPLES, Layout, Parts, Updates
 
 __all__ = ["MaskedReplies", "Replies", "SealedReplies"]
 
@@ -24,8 +25,14 @@ __all__ = ["MaskedReplies", "Replies", "SealedReplies"]
 class Replies:
     """The updates of one round as they come in. A row is filled as its reply arrives: messages need not be kept."""
 
-    def __init__(self, clients: Sequence[str], dimension: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, clients: Sequence[str], dimension: int, dtype: torch.dtype, by_outcome: bool = False
+    ) -> None:
+        """`by_outcome`: updates were to be split."""
         self.clients, self.dimension, self.dtype = tuple(clients), dimension, dtype
+        self.by_outcome = by_outcome
+        self.parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        """Client → the parts of its update (C × D), and its patients of each outcome (C)."""
         self.samples: dict[str, float] = {}
         self.loss: dict[str, float] = {}
         self.hashes: dict[str, str] = {}
@@ -67,6 +74,18 @@ class Replies:
         if not math.isfinite(self.norms[client]):
             return "not finite"
         self.matrix[self.rows[client]] = row
+        return self._store_parts(client, reply) if self.by_outcome else None
+
+    def _store_parts(self, client: str, reply: Note) -> str | None:
+        """Store the parts of an update, which were asked for; returns what is wrong with them."""
+        rows, counts = reply.arrays.get(PARTS), reply.arrays.get(PART_COUNTS)
+        if rows is None or counts is None:
+            return "its update is not split by outcome, as the order asked"
+        if rows.ndim != 2 or rows.shape[1] != self.dimension or counts.shape != rows.shape[:1]:
+            return f"parts of shape {rows.shape} and counts of shape {counts.shape}"
+        if rows.dtype.kind != "f" or counts.dtype.kind != "f":
+            return f"parts of kind {rows.dtype}"
+        self.parts[client] = (rows, counts)
         return None
 
     def close(self, unanswered: Sequence[str], deadline: float, sample_cap: float | None) -> None:
@@ -81,6 +100,11 @@ class Replies:
                     self.problems[client] = (
                         f"sample count {self.samples[client]:g} is more than {sample_cap:g} times the median"
                     )
+        if self.parts:
+            usual = Counter(len(counts) for _, counts in self.parts.values()).most_common(1)[0][0]
+            for client, (_, own) in self.parts.items():
+                if len(own) != usual:
+                    self.problems.setdefault(client, f"parts of {len(own)} outcomes instead of {usual}")
         for client in self.problems:
             self._clear(client)
 
@@ -107,7 +131,23 @@ class Replies:
     def _with_reports(self, matrix: Tensor, clients: Sequence[str], layout: Layout | None) -> Updates:
         # A count that is none would be recorded as one: the row is dropped anyway, whatever the count.
         counts = [self.samples[c] if math.isfinite(self.samples[c]) else 0.0 for c in clients]
-        return Updates(matrix, clients, counts, {"loss": [self.loss[c] for c in clients]}, layout)
+        losses = {"loss": [self.loss[c] for c in clients]}
+        return Updates(matrix, clients, counts, losses, layout, self._parts_of(clients))
+
+    def _parts_of(self, clients: Sequence[str]) -> Parts | None:
+        """The parts of these clients' updates, of NaN where they are of no use; None where nothing was split."""
+        usable = {client for client in clients if client in self.parts and client not in self.problems}
+        if not usable:
+            return None
+        outcomes = len(self.parts[min(usable)][1])
+        rows = torch.full((len(clients), outcomes, self.dimension), math.nan, dtype=self.dtype)
+        counts = torch.zeros(len(clients), outcomes, dtype=torch.float64)
+        for place, client in enumerate(clients):
+            if client in usable:
+                own_rows, own_counts = self.parts[client]
+                rows[place] = torch.from_numpy(own_rows.copy())
+                counts[place] = torch.from_numpy(own_counts.astype(np.float64))
+        return Parts(rows, counts)
 
     def received(self) -> dict[str, dict[str, Any]]:
         """For the audit log: hash, norm and sample count of what each client sent."""

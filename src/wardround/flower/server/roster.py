@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from wardround.flower.messages import TABLE_KEY, UNFIT_KEY
+from wardround import __version__ as wardround_version
+from wardround.flower.messages import TABLE_KEY, UNFIT_KEY, VERSIONS_KEY
 from wardround.flower.server.broker import Failure, Reply
 
 __all__ = ["SHAPE", "Node", "Roster", "identity_of", "identity_of_key"]
@@ -71,7 +72,9 @@ class Roster:
         self.replaced: dict[str, str] = {}
         """Identity → the name that has moved away from it, and does not move back: its key may have been stolen."""
         self.refused: dict[str, str] = {}
-        """Identity → why it may not take part."""
+        """Identity → why it may not take part; not for good: it may fix that."""
+        self.versions: dict[str, str | None] = {}
+        """Name → the version of wardround that it says it runs; None: it did not say."""
         self.unfit: dict[str, str] = {}
         """Identity → why its data did not fit; not for good: they may be fixed."""
         self.tables: dict[str, dict[str, Any]] = {}
@@ -80,7 +83,7 @@ class Roster:
         """What the data must look like; None: not known yet. Of tables also their `schema` and `preprocessing`."""
 
     def split_known(self, nodes: Iterable[Node]) -> tuple[dict[str, int], dict[str, int]]:
-        """Split the connected nodes into known hospitals and unknown nodes; leave out refused ones.
+        """Split the connected nodes into known hospitals and those that are not, or were refused.
 
         Returns:
             Name → node id of the known ones, identity → node id of the unknown ones.
@@ -91,9 +94,26 @@ class Roster:
             identity = identity_of(node)
             if identity in self.names:
                 present[self.names[identity]] = node.node_id
-            elif identity not in self.refused:
+            elif (
+                self.registered is None or identity not in self.replaced
+            ):  # else its key was revoked or replaced
                 unknown[identity] = node.node_id
         return present, unknown
+
+    def obey(self, registered: Mapping[str, str]) -> None:
+        """Take over which keys are registered now: the operator may have added, replaced or revoked some.
+
+        A name leaves a key that is no longer registered for it, so that the hospital can come back with another one.
+        What was refused is looked at again.
+        """
+        if self.registered == registered and all(own in registered for own in self.names):
+            return
+        self.registered = dict(registered)
+        for identity, name in list(self.names.items()):
+            if registered.get(identity) != name:
+                self.replaced[identity] = self.names.pop(identity)
+        self.replaced = {own: name for own, name in self.replaced.items() if registered.get(own) != name}
+        self.refused.clear()
 
     def admit(self, identity: str, reply: Reply) -> None:
         """Admit a node under the name in its reply, unless that is another node's or its data do not fit."""
@@ -108,10 +128,12 @@ class Roster:
         self.unfit.pop(identity, None)
         if problem is not None:
             self._forget(identity)
+            if self.refused.get(identity) != problem:
+                client = str(reply.head.get("name"))[:80]
+                self.log_event("refused", node=identity, client=client, reason=problem)
             self.refused[identity] = problem
-            client = str(reply.head.get("name"))[:80]
-            self.log_event("refused", node=identity, client=client, reason=problem)
             return
+        self.refused.pop(identity, None)
         name = reply.head["name"]
         for other in [other for other, taken in self.names.items() if taken == name and other != identity]:
             self.replaced[other] = self.names.pop(other)
@@ -126,6 +148,22 @@ class Roster:
             self.tables[name] = table
         if is_new:  # or it was only asked again, with a schema
             self.log_event("joined", client=name, node=identity, samples=samples)
+        self._compare_versions(name, reply.head.get(VERSIONS_KEY))
+
+    def _compare_versions(self, name: str, told: Any) -> None:
+        """Log a hospital that runs another version than the server, and when it no longer does; each once."""
+        theirs = str(told.get("wardround"))[:20] if isinstance(told, dict) else None
+        before, self.versions[name] = self.versions.get(name, wardround_version), theirs
+        if theirs == before:
+            return
+        if theirs == wardround_version:
+            self.log_event("version-agrees", client=name)
+        else:
+            reason = (
+                f"it runs wardround {theirs or 'an older version'}, the server {wardround_version}; install the "
+                "same everywhere"
+            )
+            self.log_event("version-differs", client=name, reason=reason)
 
     def _forget(self, identity: str) -> None:
         """Take a hospital out that was admitted before: asked again, it no longer fits."""
@@ -137,6 +175,7 @@ class Roster:
     def _set_unfit(self, identity: str, name: str, reason: str) -> None:
         """Leave a hospital out until its data fit; logged once for each reason."""
         self._forget(identity)
+        self.refused.pop(identity, None)
         if self.unfit.get(identity) != reason:
             self.log_event("refused", node=identity, client=name, reason=reason)
         self.unfit[identity] = reason
@@ -194,6 +233,7 @@ class Roster:
             "replaced": dict(self.replaced) if self.bound else {},
             "descriptions": self.descriptions,
             "shape": self.shape,
+            "versions": self.versions,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,3 +241,4 @@ class Roster:
         descriptions = state["descriptions"] if "descriptions" in state else state["told"]
         self.names, self.descriptions, self.shape = dict(state["names"]), dict(descriptions), state["shape"]
         self.replaced = dict(state.get("replaced", {}))
+        self.versions = dict(state.get("versions", {}))

@@ -13,19 +13,22 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from wardround import datasets
-from wardround.datasets import Dataset
-from wardround.datasets.csv_table import CsvTable
+from wardround.aggregators.base import Aggregator
+from wardround.datasets import Dataset, Task
 from wardround.datasets.partition import Assignment
+from wardround.federation.clients import TooFewReplies
 from wardround.federation.evaluation import Evaluator
 from wardround.federation.loop import Federation
 from wardround.federation.model_factory import build_model, build_trainer
 from wardround.federation.server_data import ServerData
+from wardround.federation.task_check import check_task
 from wardround.flower.config import FederationConfig
 from wardround.flower.server.audited_steward import AuditedSteward
 from wardround.flower.server.delivery import Deliveries, deliver_model, is_delivery_pending
 from wardround.flower.server.flower_clients import FlowerClients
 from wardround.flower.server.membership import Membership, QuorumMissed
+from wardround.flower.server.server_side import check_server_side, load_server_dataset
+from wardround.privacy.encryption.refusals import StewardAway
 from wardround.privacy.protection import Protection
 from wardround.records import RoundRecord
 from wardround.runs.audit import AuditLog
@@ -40,7 +43,6 @@ from wardround.runs.runner import (
     build_rule,
     build_schedule,
     load_and_partition,
-    load_dataset,
     record,
     run_rounds,
     summary_on_exit,
@@ -61,6 +63,7 @@ def run_federation(
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunFolder:
     """Run or resume the federation in `out/<run name>`. A finished one is left as it is."""
+    config.adopt_former_folder(out)
     folder = config.find_folder(out)
     finished = folder.summary()
     is_finished = finished is not None and finished.finished
@@ -73,7 +76,8 @@ def run_federation(
         if config.has_partition:
             dataset, assignment = load_and_partition(config.run)
         elif config.has_dataset:
-            dataset = _server_dataset(config)
+            dataset = load_server_dataset(config)
+        check_server_side(config, dataset)  # before anybody is waited for
         with folder.locked(private=True):
             membership = Membership(config, grid, folder, dataset, assignment, clock, sleep)
             if is_finished:
@@ -81,15 +85,6 @@ def run_federation(
             else:
                 _resume(config, folder, membership, dataset, assignment, listen)
     return folder
-
-
-def _server_dataset(config: FederationConfig) -> Dataset:
-    """The server's own samples; a table in the columns of the federation's schema, where there is one."""
-    schema = config.federation.given_schema()
-    name, params = config.run.section("dataset")
-    if schema is None or datasets.registry.get(name) is not CsvTable:
-        return load_dataset(config.run)
-    return datasets.create(name, **params).load_as(schema, config.run.seed)
 
 
 def _resume(
@@ -101,7 +96,7 @@ def _resume(
     listen: Listener | None,
 ) -> None:
     # Hospitals that have trained for weeks are not to begin anew because the server was upgraded.
-    checkpoint = folder.resume(mix_versions=True)
+    checkpoint = _as_now(folder.resume(mix_versions=True))
     done = 0 if checkpoint is None else checkpoint["round"]
     audit = membership.audit
     if config.federation.deliver:
@@ -129,6 +124,15 @@ def _resume(
         _deliver(config, folder, membership, federation)
 
 
+def _as_now(checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A checkpoint as this version writes it; that of version 0.1 has the roster elsewhere."""
+    if checkpoint is None or "clients" in checkpoint["federation"]:
+        return checkpoint
+    state = dict(checkpoint["federation"])
+    state["clients"] = {"roster": state.pop("roster")}
+    return {**checkpoint, "federation": state}
+
+
 def _deliver(
     config: FederationConfig, folder: RunFolder, membership: Membership, federation: Federation
 ) -> None:
@@ -144,7 +148,7 @@ def _deliver_later(
     assignment: Assignment | None,
 ) -> None:
     """Bring the model of a finished run to hospitals that have not got it."""
-    checkpoint, summary = folder.read_checkpoint(), folder.summary()
+    checkpoint, summary = _as_now(folder.read_checkpoint()), folder.summary()
     assert checkpoint is not None  # a finished run has one
     assert summary is not None
     membership.roster.load_state_dict(checkpoint["federation"]["clients"]["roster"])
@@ -176,12 +180,13 @@ def build_federation(
         run.model, shape["input_shape"], shape["task"], len(shape["class_names"]), run.seed, dp
     )
     rule = build_rule(run)
+    check_task(Task(shape["task"]), rule)
     if run.initial_model is not None:
         run.initial_model.start(model, model_inputs(membership, dataset))
     known = membership.order if assignment is not None else tuple(membership.roster.descriptions)
     campaign, schedule = build_campaign(run, known or ()), build_schedule(run)
     layout = Layout.of(model)
-    protection = Protection(run.privacy, rule, None, layout.size, run.seed)
+    protection = _protection(config, membership, rule, layout)
     protection.check_cohort(config.per_round)
     if (channel := protection.channel) is not None:
         channel.steward = AuditedSteward(channel.steward, membership.audit.append)
@@ -208,6 +213,20 @@ def build_federation(
         quarantined=set_aside,
         **server,
     )
+
+
+def _protection(
+    config: FederationConfig, membership: Membership, rule: Aggregator, layout: Layout
+) -> Protection:
+    """Protection of the rounds; a steward that is away is waited for like hospitals are."""
+
+    def attempt() -> Protection:
+        try:
+            return Protection(config.run.privacy, rule, None, layout.size, config.run.seed)
+        except StewardAway as away:
+            raise TooFewReplies(str(away)) from None
+
+    return membership.retry_until_quorum(attempt, 1)
 
 
 def log_round(audit: AuditLog, line: RoundRecord) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import ssl
 import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wardround.errors import ConfigError, WardroundError, require
 from wardround.flower import OFFLINE
-from wardround.flower.certificates import public_keys
+from wardround.flower.certificates import public_keys, readable_file
 from wardround.flower.config import FederationConfig, load_federation
+from wardround.flower.environment import child_environment, short_path
+from wardround.flower.preflight.findings import Finding, report
+from wardround.flower.preflight.server import check_server, check_while_running
 from wardround.flower.processes import (
     Processes,
     check_port,
@@ -28,10 +31,17 @@ from wardround.flower.processes import (
     one_at_a_time,
 )
 from wardround.flower.scaffold import write_app
+from wardround.flower.server.console import AuditFollower, RoundConsole, say
 from wardround.flower.server.delivery import is_delivery_pending
-from wardround.records import LeftOut, RoundRecord, Summary
+from wardround.flower.server.doorbell import DOORBELL_VARIABLE
+from wardround.flower.server.key_folder import KeyFolder
+from wardround.flower.server.metrics_server import serve_metrics
+from wardround.flower.server.warning_board import WarningBoard
+from wardround.records import Summary
+from wardround.runs.audit import AuditLog
 from wardround.runs.extension import extend
 from wardround.runs.folder import RunFolder
+from wardround.runs.overview import GATEWAY_COUNTERS, RunOverview
 from wardround.runs.quarantine import AUDIT_LOG
 
 if TYPE_CHECKING:
@@ -39,12 +49,13 @@ if TYPE_CHECKING:
 
     from wardround.flower.server.superlink import SuperLinkControl
 
-__all__ = ["INSECURE_WARNING", "Server", "child_environment", "readable_file"]
+__all__ = ["INSECURE_WARNING", "Server"]
 
 INSECURE_WARNING = (
     "INSECURE: no TLS and no keys. Whoever reaches this port can join, and read and change all that is sent."
 )
 LOOPBACK = "127.0.0.1"
+IN_MEMORY = ":flwr-in-memory:"
 START_SECONDS = 180.0
 """Time that the parts have to start."""
 TICK = 0.5
@@ -64,16 +75,33 @@ class Server:
 
     @classmethod
     def load(cls, path: Path, out: Path, insecure: bool = False) -> Server:
-        """Read `fed.yaml` and check everything that can be wrong before anything is started."""
-        require("flwr", "flower")
-        load_federation(path)  # an error names the path as it was given
-        path = path.resolve()
-        server = cls(path, load_federation(path), out.resolve(), insecure)
+        """Read `fed.yaml` and check the files that it names."""
+        server = cls.read(path, out, insecure)
+        path = server.path
         if not insecure:
             for key in ("certificate", "certificate_key", "root_certificates"):
                 readable_file(getattr(server.config.federation, key), f"{path}: federation.{key}")
             server.keys()
         return server
+
+    @classmethod
+    def read(cls, path: Path, out: Path, insecure: bool = False) -> Server:
+        """Read `fed.yaml`."""
+        require("flwr", "flower")
+        load_federation(path)  # an error names the path as it was given
+        path, out = path.resolve(), out.resolve()
+        return cls(path, load_federation(path), out, insecure)
+
+    def check(self, connect: bool = False) -> list[Finding]:
+        """What can be known before anything is started; with `connect` also whether its gateway answers."""
+        return check_server(self.config, self.path, self.out, self.state, self.insecure, connect)
+
+    def preflight(self, echo: Echo) -> None:
+        """Say what somebody should know before it starts; raise what would keep it from working."""
+        self.config.adopt_former_folder(self.out)
+        summary = self.folder.summary()
+        if summary is None or not summary.finished or is_delivery_pending(self.folder):
+            report(self.check(), echo)
 
     @cached_property
     def folder(self) -> RunFolder:
@@ -82,7 +110,7 @@ class Server:
 
     @property
     def state(self) -> Path:
-        """Where the SuperLink keeps its database and logs."""
+        """Where its processes keep their logs."""
         return self.config.federation.state or self.out / ".federation" / self.config.run.run_name
 
     def keys(self) -> dict[str, EllipticCurvePublicKey] | None:
@@ -102,11 +130,12 @@ class Server:
         return [
             console_script("flower-superlink"),
             *(["--insecure"] if self.insecure else [*tls, "--enable-supernode-auth"]),
-            *("--host", LOOPBACK, "--port", str(port), "--database", str(self.state / "superlink.db")),
+            # In memory: the run folder has all that counts, and a SuperLink that is started anew is told the rest.
+            *("--host", LOOPBACK, "--port", str(port), "--database", IN_MEMORY),
             "--disable-runtime-dependency-installation",
         ]
 
-    def gateway(self, port: int) -> list[str]:
+    def gateway(self, port: int, doorbell: Path) -> list[str]:
         """Return the command that starts the gateway; `port` is the SuperLink's."""
         federation = self.config.federation
         tls = self._tls("--certificate", "--certificate-key", "--root-certificates")
@@ -115,7 +144,8 @@ class Server:
         return [
             *(sys.executable, "-m", "wardround.flower.server.gateway"),
             *("--host", federation.host, "--port", str(federation.port)),
-            *("--to", f"{scheme}://{LOOPBACK}:{port}", *tls, *keys),
+            *("--to", f"{scheme}://{LOOPBACK}:{port}", "--doorbell", str(doorbell), *tls, *keys),
+            *("--counters", str(self.state / GATEWAY_COUNTERS)),
         ]
 
     def _health(self, port: int) -> list[str]:
@@ -143,10 +173,11 @@ class Server:
         lines = [f"export {key}={shlex.quote(value)}" for key, value in sorted(OFFLINE.items())]
         lines += [
             f"export FLWR_HOME={shlex.quote(str(home))}",
+            f"export {DOORBELL_VARIABLE}={shlex.quote(str(self.state / 'doorbell'))}",
             f"mkdir -p {shlex.quote(str(home))}",
             f"cat > {shlex.quote(str(home / 'config.toml'))} <<'EOF'\n{connection}EOF",
             f"{shlex.join(self.superlink(port))} &",
-            f"{shlex.join(self.gateway(port))} &",
+            f"{shlex.join(self.gateway(port, self.state / 'doorbell'))} &",
             f"until {shlex.join(self._health(port))} > /dev/null; do sleep 1; done",
         ]
         lines += [
@@ -169,9 +200,11 @@ class Server:
         summary = self.folder.summary()
         if summary is not None and summary.finished and not is_delivery_pending(self.folder):
             return summary
-        with one_at_a_time(self.state, "this federation"):
+        with one_at_a_time(self.state, "this federation"), ExitStack() as stack:
             check_port(federation.host, federation.port, f"{self.path}: federation.port")
             environment = child_environment(self.state / "flwr")
+            doorbell = stack.enter_context(short_path(self.state / "doorbell"))
+            environment[DOORBELL_VARIABLE] = str(doorbell)
             with Processes(self.state, environment) as processes:
                 port = free_port()
                 processes.start("superlink", self.superlink(port))
@@ -181,18 +214,26 @@ class Server:
                     control.stop_stale_runs()
                     if (keys := self.keys()) is not None:
                         control.register_only(keys)
-                    processes.start("gateway", self.gateway(port))
+                    processes.start("gateway", self.gateway(port, doorbell))
                     self._wait_for_folder_lock(processes)
+                    board = self._warning_board()
                     run = control.start_run(write_app(self.state / "app", force=True), self.run_options())
                     secure = "without TLS" if self.insecure else "TLS, registered keys only"
                     echo(f"serving on {federation.host}:{federation.port} ({secure}); logs in {self.state}")
-                    return self._watch(processes, control, run, echo)
+                    with serve_metrics(self.folder.path, federation.metrics_host, federation.metrics_port):
+                        return self._watch(processes, control, run, board, echo)
                 finally:
                     control.close()
 
-    def _watch(self, processes: Processes, control: SuperLinkControl, run: int, echo: Echo) -> Summary:
-        last_round = max((record.round for record in self.folder.rounds()), default=0)
-        events = AuditFollower(self.folder.path / AUDIT_LOG)
+    def _watch(
+        self, processes: Processes, control: SuperLinkControl, run: int, board: WarningBoard, echo: Echo
+    ) -> Summary:
+        overview = board.overview
+        last_round, events = overview.round, AuditFollower(self.folder.path / AUDIT_LOG)
+        console = RoundConsole(overview, self.config.run.rounds)
+        if overview.evaluated is not None:  # before this start: what follows is compared with it
+            console.describe(overview.evaluated)
+        keys = None if self.insecure else KeyFolder(Path(str(self.config.federation.node_keys)))
         before = self._summary_time()
         echo(
             f"waiting for {self.config.clients} hospitals; {last_round} of {self.config.run.rounds} rounds done"
@@ -201,19 +242,53 @@ class Server:
         while outcome is None:
             time.sleep(TICK)
             processes.check()
+            processes.rotate_logs()
+            if keys is not None:
+                self._follow_keys(keys, control, echo)
+            board.update()
             if self._summary_time() not in (0.0, before) or time.monotonic() - asked > OUTCOME_POLL_SECONDS:
                 asked, outcome = time.monotonic(), control.outcome(run)
-            for text in events.new_lines():
-                echo(text)
-            for record in self.folder.rounds():
-                if record.round > last_round:
-                    echo(format_round(record, self.config.run.rounds))
-                    last_round = record.round
+            for message in events.new_messages():
+                say(echo, message)
+            for record in overview.poll():
+                messages = console.describe(record)
+                for message in (
+                    messages if record.round > last_round else ()
+                ):  # read again where files were cut
+                    say(echo, message)
+                last_round = max(last_round, record.round)
         summary = self.folder.summary() if self._summary_time() not in (0.0, before) else None
         if summary is None or outcome:
             reason = (summary.reason if summary else None) or outcome or "it left no summary"
             raise WardroundError(f"the run failed: {reason} ({processes.log('superlink')})")
         return summary
+
+    def _warning_board(self) -> WarningBoard:
+        """The run's open warnings as they are now; those of the start were printed."""
+        overview = RunOverview(self.folder.path)
+        overview.poll()
+        check = partial(check_while_running, self.config, self.path, self.insecure)
+        board = WarningBoard(check, AuditLog(self.folder.path / AUDIT_LOG), overview)
+        board.update()
+        return board
+
+    def _follow_keys(self, folder: KeyFolder, control: SuperLinkControl, echo: Echo) -> None:
+        """Tell the SuperLink what an operator has changed in the folder of keys, and write it down."""
+        before, problem = folder.keys, folder.problem
+        if folder.changed():
+            text = folder.describe_change(before)
+            try:
+                control.register_only(folder.keys)
+            except (WardroundError, OSError) as error:  # the gateway obeys all the same
+                echo(
+                    f"keys of hospitals: {text}: the SuperLink says: {error}; a key that was revoked comes back when "
+                    "the server is started anew, or make a new one"
+                )
+            AuditLog(self.folder.path / AUDIT_LOG).append(
+                "keys-changed", text=text, hospitals=sorted(folder.keys)
+            )
+        if folder.problem is not None and folder.problem != problem:
+            echo(f"keys of hospitals: {folder.problem}; those before stay in force")
 
     def _summary_time(self) -> float:
         """When the summary was last written. A change means that the run has probably ended."""
@@ -273,98 +348,3 @@ class Server:
             *(key, str(federation.certificate_key)),
             *(authority, str(federation.root_certificates)),
         ]
-
-
-class AuditFollower:
-    """Follows an audit log and puts its events into words: who joined, who was refused, what is awaited."""
-
-    TEMPLATES = {
-        "joined": "{client} joined ({samples} samples)",
-        "refused": "refused: {client}: {reason}",
-        "not-introduced": "a hospital did not say who it is: {reason}",
-        "quorum-missed": "too few hospitals: {reason}",
-        "quarantined": "{client} is quarantined: {reason}",
-        "released": "{client} is released: {reason}",
-        "exported": "the model of round {round} is in the run folder",
-        "not-exported": "no model was exported: {reason}",
-        "delivered": "{client} has the model of round {round}",
-        "not-delivered": "{client} has not got the model: {reason}; serve again when it is back",
-        "log-rewritten": "the audit log was changed behind the server's back: line {missing_line} is gone",
-    }
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, path.stat().st_size if path.exists() else 0
-
-    def new_lines(self) -> list[str]:
-        """Return one line for each event since the last call."""
-        if not self.path.exists():
-            return []
-        with open(self.path, "rb") as file:
-            if file.seek(0, os.SEEK_END) < self.offset:  # somebody cut it: what is there now was not shown
-                self.offset = 0
-            file.seek(self.offset)
-            whole, end, _ = file.read().rpartition(b"\n")
-        self.offset += len(whole) + len(end)
-        return [text for line in whole.splitlines() if (text := self._format(line)) is not None]
-
-    def _format(self, line: bytes) -> str | None:
-        try:
-            event = json.loads(line)
-            return self.TEMPLATES[event["event"]].format(**event)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # an event for programs, or half a line of a log that was cut
-            return None
-
-
-def format_round(record: RoundRecord, rounds: int) -> str:
-    """Describe a finished round in one line.
-
-    >>> format_round(RoundRecord(2, metrics={"auroc": 0.75}, left_out={"a": LeftOut("dropped", "NaN")}), 10)
-    'round 2 of 10: AUROC 0.750; left out: a (NaN)'
-    """
-    parts = []
-    auroc = (record.metrics or {}).get("auroc")
-    if auroc is not None:
-        parts.append(f"AUROC {auroc:.3f}")
-    elif record.metrics and (why := record.details.reasons.get("auroc")) is not None:
-        parts.append(f"no AUROC: {why.text}")
-    if record.skipped:
-        parts.append(f"skipped: {record.skipped}")
-    if record.left_out:
-        clients = (f"{client} ({_format_left_out(one)})" for client, one in record.left_out.items())
-        parts.append("left out: " + ", ".join(clients))
-    return f"round {record.round} of {rounds}" + (": " + "; ".join(parts) if parts else "")
-
-
-def _format_left_out(left_out: LeftOut) -> str:
-    quarantined = left_out.status == "quarantined"
-    return f"quarantined: {left_out.reason}" if quarantined else left_out.reason
-
-
-def child_environment(home: Path) -> dict[str, str]:
-    """Return the environment of child processes: no telemetry, and Flower's files in `home`, not in the user's home."""
-    programs = str(Path(sys.executable).parent)  # a SuperLink finds its helpers by PATH
-    path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
-    home.mkdir(parents=True, exist_ok=True)
-    return {
-        **os.environ,
-        **OFFLINE,
-        "FLWR_HOME": str(home),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-        "PATH": path,
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def readable_file(path: Path | None, key: str) -> Path:
-    """Return `path` if it is given and can be read; raise a `ConfigError` that names `key` otherwise."""
-    if path is None:
-        raise ConfigError(f"{key} is required (make it by `wardround certs`), or use --insecure")
-    try:
-        with open(path, "rb"):
-            return path
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror})") from None

@@ -22,7 +22,7 @@ def shape_of(preprocessing: Preprocessing) -> dict[str, Any]:
     """What a model's inputs and outputs are for tables that are preprocessed so, as plain values."""
     classes, features = preprocessing.schema.label.classes, preprocessing.feature_names
     return {
-        "task": (Task.BINARY if len(classes) == 2 else Task.MULTICLASS).value,
+        "task": Task.of_label(preprocessing.schema.label).value,
         "class_names": list(classes),
         "input_shape": [len(features)],
         "feature_names": list(features),
@@ -61,7 +61,8 @@ def agree(
         )
     if schema is None:
         labels = {client: str(table.get("label"))[:200] for client, table in tables.items()}
-        schema = agree_on_columns(statistics, agree_on_label(labels, statistics))
+        times = {client: _column_name(table.get("time")) for client, table in tables.items()}
+        schema = agree_on_columns(statistics, agree_on_label(labels, statistics, times))
     preprocessing = fit_preprocessing(schema, list(statistics.values()), params)
     log_event(
         "preprocessing",
@@ -70,3 +71,7 @@ def agree(
         sha256=preprocessing.hash,
     )
     return preprocessing
+
+
+def _column_name(said: Any) -> str | None:
+    return said[:200] if isinstance(said, str) and said else None
