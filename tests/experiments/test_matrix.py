@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 import yaml
+from waiting_rule import WaitingRule
 
 from wardround.errors import ConfigError
 from wardround.experiments import RunFolder, expand, presets, run, run_many
@@ -101,9 +102,7 @@ def test_a_wrong_matrix(matrix, message):
         expand(matrix)
 
 
-def test_every_preset_expands():
-    for name in presets.available():
-        assert expand(*presets.load_matrix(name))
+def test_a_preset_that_is_not_there():
     with pytest.raises(ConfigError, match="did you mean 'demo'"):
         presets.load_matrix("dmo")
 
@@ -133,22 +132,26 @@ def test_a_failed_run_does_not_stop_the_others(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, tmp_path):
-    (config,) = expand({"base": {**tiny, "rounds": 30}})
+def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, tmp_path, registries):
+    waiting = WaitingRule(tmp_path, tmp_path / "killed", round=6)
+    (config,) = expand({"base": {**tiny, **waiting.changes(), "rounds": 12}})
     whole = run(config, tmp_path / "whole").summary()
-    killed = []
 
-    def kill_once(event):
-        if event.kind == "round" and event.round >= 5 and not killed:
-            killed.append(event.round)
-            import multiprocessing
+    def kill_the_worker():
+        waiting.wait_for_round(lambda: None)
+        os.kill(int((tmp_path / "killed" / config.run_name / ".lock").read_text()), signal.SIGKILL)
+        waiting.go_on()
 
-            for child in multiprocessing.active_children():
-                os.kill(child.pid, signal.SIGKILL)
-
-    (end,) = run_many([config], tmp_path / "killed", 1, kill_once)
-    assert killed
+    killer = threading.Thread(target=kill_the_worker)
+    killer.start()
+    seen = []
+    (end,) = run_many([config], tmp_path / "killed", 1, seen.append)
+    killer.join()
     assert end.kind == "finished"
+    rounds = [event.round for event in seen if event.kind == "round"]
+    assert rounds[:5] == [1, 2, 3, 4, 5]
+    assert 2 <= rounds[5] <= 6, "it goes on behind its last checkpoint: the first round has one"
+    assert rounds[5:] == list(range(rounds[5], 13))
     assert RunFolder(tmp_path / "killed" / config.run_name).summary().final == whole.final
 
 
@@ -156,14 +159,18 @@ def test_a_run_whose_worker_is_killed_is_tried_again_from_its_checkpoint(tiny, t
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_matrix_whose_own_process_is_killed_ends_quietly_and_its_run_can_go_on(tiny, tmp_path, how):
     matrix, out = tmp_path / "m.yaml", tmp_path / "out"
-    matrix.write_text(yaml.safe_dump({"base": {**tiny, "rounds": 3000}}))
+    waiting = WaitingRule(tmp_path, out, round=2)
+    matrix.write_text(yaml.safe_dump({"base": {**tiny, **waiting.changes(), "rounds": 3000}}))
     command = [sys.executable, "-m", "wardround", "matrix", str(matrix), "--out", str(out), "--jobs", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    deadline = time.monotonic() + 60
-    while not list(out.glob("*/checkpoint.pt")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+
+    def still_running():
+        assert process.poll() is None, process.communicate()[1]
+
+    waiting.wait_for_round(still_running)
     os.kill(process.pid, how)
-    _, errors = process.communicate(timeout=60)  # ends when the worker, who writes here too, has ended
+    waiting.go_on()  # a worker looks for its parent between rounds
+    _, errors = process.communicate(timeout=120)  # ends when the worker, who writes here too, has ended
     assert "Traceback" not in errors
     (folder,) = out.iterdir()
     assert RunFolder(folder).summary().status == "stopped"
@@ -197,3 +204,8 @@ def test_an_unknown_axis_is_an_error():
         expand({"axes": {"agregator.name": ["mean"]}})
     with pytest.raises(ConfigError, match="unknown key"):
         expand({"axes": {"training.epocs": [1, 2]}})
+
+
+def test_seeds_that_are_no_list_are_one_line():
+    with pytest.raises(ConfigError, match=r"seeds must be a list, for example \[0, 1, 2\], got 2"):
+        expand({"base": {}, "seeds": 2})

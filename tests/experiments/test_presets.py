@@ -1,12 +1,14 @@
 """Presets: every one expands, and the protocols are in them to the letter. No dataset is needed for that."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
-from wardround import aggregators, attacks
+from wardround import aggregators, attacks, faults
 from wardround.errors import ConfigError
-from wardround.experiments import expand, load_config, presets, run
+from wardround.experiments import expand, presets
+from wardround.experiments.redteam import Plan
 
 EXPECTED = {
     "caac-core", "caac-core-mimic3", "caac-core-mimic3-series", "caac-core-isic2019",
@@ -17,6 +19,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
+@cache
 def configs(name):
     values, where = presets.load_matrix(name)
     return expand(values, where)
@@ -30,6 +33,7 @@ def test_they_are_all_there():
     assert set(presets.available()) >= EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(presets.available()))
 def test_every_preset_expands_and_says_what_it_is(name):
     found = configs(name)
@@ -37,7 +41,8 @@ def test_every_preset_expands_and_says_what_it_is(name):
     assert len(presets.available()[name]) > 20
     for config in found:
         window = config.window()
-        assert (window.fraction > 0) == (config.attack["name"] != "none")
+        somebody = window.fraction > 0 or bool(window.clients)
+        assert somebody == (config.attack["name"] != "none")
 
 
 @pytest.mark.parametrize("name", ["caac-core", "caac-core-mimic3", "caac-core-isic2019"])
@@ -84,6 +89,7 @@ def test_the_extended_matrix():
     assert {config.seed for config in found} == set(range(5))
 
 
+@pytest.mark.slow
 def test_dos_scenarios_are_the_papers():
     found = configs("dos-chexpert")
     assert {config.partition["clients"] for config in found} == {10}
@@ -102,8 +108,21 @@ def test_dos_scenarios_are_the_papers():
     }
     assert {config.partition["clients"] for config in configs("dos-clients")} == {5, 10, 20, 40}
     assert {config.rounds for config in configs("dos-ham10000")} == {250}
+    for name in ("dos-chexpert", "dos-chestxray", "dos-icu", "dos-ham10000"):
+        told = {
+            (c.aggregator["name"], round(10 * c.window().fraction), c.aggregator["f"])
+            for c in configs(name)
+            if "f" in c.aggregator
+        }
+        # Of ten clients Krum is sound for three (N ≥ 2f+3).
+        assert told == {
+            (rule, attackers, min(attackers, 3) if rule == "krum" else attackers)
+            for rule in ("krum", "trimmed-mean")
+            for attackers in {round(10 * c.window().fraction) for c in configs(name)}
+        }
 
 
+@pytest.mark.slow
 def test_fedbnp_is_the_documents():
     found = configs("fedbnp-mnist")
     assert {config.seed for config in found} == {42, 123, 456, 789, 1000}
@@ -167,31 +186,58 @@ def test_an_unknown_preset_is_told_the_known_ones():
         presets.load_matrix("caac-cor")
 
 
-def test_the_guards_tables_leave_no_rule_and_no_attack_out():
-    rules, named = set(aggregators.available()), lambda name: {c.aggregator["name"] for c in configs(name)}
-    assert named("guard-clean") | named("guard-rivals-fedbnp") == rules
-    assert named("guard-rivals") | named("guard-rivals-fedbnp") == rules - {"caac-guard"}
-    for name in ("guard-icu", "guard-images"):
-        found = configs(name)
-        assert {c.attack["name"] for c in found} == set(attacks.available()) - {"none"}
-        assert {c.window().fraction for c in found} == {0.1, 0.2, 0.3, 0.4}
-        assert {c.window().start for c in found} == {1, 15}
-        assert {c.partition["alpha"] for c in found} == {0.1, 1.0}
-        assert {c.seed for c in found} == set(range(5))
+GUARD = ("guard-rules", "guard-attacks", "guard-training", "guard-classes", "guard-many", "guard-faults")
 
 
-def test_known_attackers_are_left_out_and_nothing_else_happens(tmp_path):
-    """The preset `guard-oracle` on generated data: their rows never reach a rule."""
-    known = configs("guard-oracle")[0].plain()
-    small = {"dataset": {"name": "synthetic", "samples": 600}, "rounds": 3, "evaluate_every": 3}
-    guarded, averaged = (
-        run(load_config({**known, **small, "aggregator": {"name": name}}), tmp_path)
-        for name in ("caac-guard", "fedavg")
-    )
-    attackers = [line for line in guarded.clients() if line.byzantine]
-    assert len(attackers) == 8 * 3
-    assert all("not finite" in line.reason for line in attackers)
-    assert guarded.summary().final == averaged.summary().final
+@pytest.mark.slow
+def test_the_guards_tables_leave_no_rule_no_attack_and_no_fault_out():
+    rules = {c.aggregator["name"] for c in configs("guard-rules")}
+    quick = {
+        name for name in aggregators.available() if not aggregators.registry.get(name).needs_practice_ground
+    }
+    assert rules == {*quick, "oracle"}
+    every_attack = configs("guard-attacks")
+    assert {c.attack["name"] for c in every_attack} == set(attacks.available()) - {"none"}
+    assert {c.window().fraction for c in every_attack} == {0.1, 0.4}
+    assert {c.fault["name"] for c in configs("guard-faults")} == set(faults.available()) - {"none"}
+    assert any(c.attack["name"] != "none" for c in configs("guard-faults")), "a fault beside an attack"
+
+
+@pytest.mark.parametrize("name", GUARD)
+def test_every_table_of_the_guard_has_its_yardsticks(name):
+    """What a rule loses is measured against the oracle, and harm against FedAvg, in the same setting."""
+    found = configs(name)
+    conditions = {(str(c.attack), str(c.fault), str(c.training), c.seed) for c in found}
+    by_rule = {}
+    for c in found:
+        here = (str(c.attack), str(c.fault), str(c.training), c.seed)
+        by_rule.setdefault(c.aggregator["name"], set()).add(here)
+    for rule in ("oracle", "fedavg", "median", "caac-guard"):
+        assert by_rule[rule] == conditions
+
+
+@pytest.mark.slow
+def test_the_guards_tables_cover_optimisers_sizes_and_classes():
+    found = [c for name in GUARD for c in configs(name)]
+    assert {(c.training.optimizer, c.training.method) for c in found} == {
+        ("adam", "plain"), ("sgd", "plain"), ("sgd", "scaffold"),
+    }  # fmt: skip
+    assert {c.partition["clients"] for c in found} == {20, 120}
+    assert {c.dataset["name"] for c in found} == {"icu", "digits", "synthetic"}
+    for c in found:
+        if c.aggregator["name"] == "multi-krum" and c.attack["name"] != "none":
+            attackers = round(c.attack["fraction"] * c.partition["clients"])
+            assert c.aggregator["f"] == attackers, "rules that need f are told the truth"
+
+
+@pytest.mark.parametrize("name", ["redteam-wide", "redteam-sites"])
+def test_settings_of_the_red_team_are_runs_of_a_matrix(name):
+    values, _ = presets.load_matrix(name)
+    plan = Plan(aggregator="median", base=values["base"], settings=tuple(values["runs"]), seeds=(0,))
+    plan.check()
+    found = [plan.clean(0, setting) for setting in range(plan.count_settings)]
+    assert {c.training.optimizer for c in found} == {"sgd", "adam"}
+    assert len({c.hash for c in found}) == len(found)
 
 
 @pytest.mark.parametrize(("name", "data"), [("caac-drift", "synthetic"), ("caac-drift-icu", "icu")])
@@ -203,3 +249,26 @@ def test_benign_drift_is_alone_and_with_attackers(name, data):
     for config in found:
         assert config.drift.clients == ("hospital-01", "hospital-04", "hospital-07")
         assert config.drift.feature_shift == 2.0
+
+
+WRONG_ON_PURPOSE = {"wrong-f"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(presets.available()) - WRONG_ON_PURPOSE))
+def test_rules_are_told_the_true_number_of_attackers(name):
+    """Given or by default; a rule that cannot withstand so many is told the most that it can."""
+    seen = {}
+    for config in configs(name):
+        clients, fraction = config.partition.get("clients"), config.window().fraction
+        rule_name, params = config.section("aggregator")
+        if fraction and isinstance(clients, int):
+            seen[rule_name, str(params), clients, fraction] = params
+    for (rule_name, _, clients, fraction), params in seen.items():
+        rule = aggregators.create(rule_name, **params)
+        if not isinstance(getattr(rule, "rule", rule), aggregators.ByzantineBound):
+            continue
+        true = int(fraction * clients + 0.5)
+        bound = getattr(rule, "rule", rule)
+        most = (clients - bound.clients_besides) // bound.clients_per_byzantine
+        assert rule.assumed_byzantine(clients) == min(true, most), (rule_name, clients, fraction)

@@ -4,13 +4,13 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 
 import pytest
+from free_ports import free_port
 
 from wardround.errors import ConfigError
 from wardround.experiments import Event, RunFolder, expand, run, run_many
@@ -73,13 +73,19 @@ def check(uri, configs, out):
     assert found["pair"].info.status == "FINISHED"
 
 
+def is_healthy(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
 @pytest.fixture
 def server(tmp_path):
     if SERVER_NEEDS:
         pytest.skip(f"an MLflow server needs {', '.join(SERVER_NEEDS)}")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
                "--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}",
                "--artifacts-destination", str(tmp_path / "artefacts")]  # fmt: skip
@@ -87,14 +93,11 @@ def server(tmp_path):
     with open(tmp_path / "server.log", "w") as log:
         process = subprocess.Popen(command, env=quiet, stdout=log, stderr=log, start_new_session=True)
     try:
-        for _ in range(240):
-            time.sleep(0.5)
+        deadline = time.monotonic() + 300
+        while not is_healthy(port):
             assert process.poll() is None, (tmp_path / "server.log").read_text()
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
-                break
-            except OSError:
-                continue
+            assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+            time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # the session of its own that was started above

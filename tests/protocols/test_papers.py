@@ -6,7 +6,7 @@ from wardround.protocols import papers
 
 
 def test_every_paper_with_results_of_its_own_is_known():
-    assert [paper.name for paper in papers()] == ["CAAC-FL", "DOS", "FedBNP", "wardround"]
+    assert [paper.name for paper in papers()] == ["anchors", "CAAC-FL", "DOS", "FedBNP", "wardround"]
     rules = {paper.rule for paper in papers() if paper.rule is not None}
     warned = {rule for paper in papers() for rule in paper.cautions}
     assert rules == {"caac", "dos"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.errors import WardroundError
+from wardround.records import MAIN_METRICS, RoundRecord, main_metric, main_value
 from wardround.runs.config import load_config
 
 __all__ = ["ATTEMPTS", "Event", "Listener", "run_and_report"]
@@ -25,7 +26,15 @@ class Event:
     run: str
     round: int = 0
     auroc: float | None = None
+    """AUROC, or what `measure` says."""
     reason: str | None = None
+    measure: str = "AUROC"
+
+    @classmethod
+    def of_round(cls, run: str, record: RoundRecord) -> Event:
+        """A round has ended."""
+        main = MAIN_METRICS[main_metric(record.metrics)]
+        return cls("round", run, record.round, main_value(record.metrics), measure=main)
 
     @property
     def ends_the_run(self) -> bool:

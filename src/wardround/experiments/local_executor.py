@@ -86,7 +86,7 @@ class _Worker:
     def _start(self) -> None:
         # A fork server starts clean processes quickly: torch is imported once, no thread pool is forked.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["wardround.runs.runner", "sklearn.metrics"])
+        context.set_forkserver_preload(["wardround.runs.runner"])
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.out), daemon=True)
         self.process.start()
@@ -134,6 +134,6 @@ def _interrupt(*_: Any) -> None:
 def _receive(pipe: Connection) -> tuple[str, dict[str, Any]] | None:
     try:
         work: tuple[str, dict[str, Any]] = pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):  # the parent has closed the pipe, or was killed
         return None
     return work

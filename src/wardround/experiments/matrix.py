@@ -11,13 +11,15 @@ from wardround import plugins
 from wardround.errors import ConfigError, did_you_mean
 from wardround.experiments.events import Event, Listener
 from wardround.experiments.presets import override
+from wardround.experiments.true_f import ATTACKERS, with_true_f
 from wardround.runs.config import RunConfig, dotted, load_config, parse_overrides
 from wardround.runs.identity import find_folder
 
 __all__ = ["Executor", "expand", "run_many"]
 
 Executor = Literal["local", "ray"]
-KEYS = ("name", "base", "axes", "runs", "seeds")
+KEYS = ("name", "base", "axes", "runs", "seeds", "f", "published")
+"""`published` says what others measured in these runs; `wardround.analysis.published` reads it."""
 
 
 def expand(
@@ -30,10 +32,11 @@ def expand(
     `wardround list scenarios` has it.
 
     Args:
-        matrix: Its keys `name`, `base`, `axes`, `runs` and `seeds`.
+        matrix: Its keys `name`, `base`, `axes`, `runs`, `seeds` and `published`; `f: attackers` gives every rule that
+            assumes a number of attackers the true one, where none is said.
         where: What opens every error message.
         changes: Overrides `key=value` of every run, which win over all that the matrix says; `seeds=[0,1]` and
-            `axes.KEY=[…]` are of the matrix itself.
+            `axes.KEY=[…]` and `f=attackers` are of the matrix itself.
 
     >>> configs = expand({"base": {"rounds": 5}, "axes": {"aggregator.name": ["fedavg", "mean"]}, "seeds": [0, 1]})
     >>> [(config.aggregator["name"], config.seed) for config in configs]
@@ -42,7 +45,7 @@ def expand(
     for key in matrix:
         if key not in KEYS:
             if (
-                not any(known in matrix for known in KEYS if known != "name")
+                not any(known in matrix for known in KEYS if known not in ("name", "published"))
                 and key in RunConfig.model_fields
             ):
                 raise ConfigError(
@@ -64,6 +67,13 @@ def expand(
         for change in runs
         for point in points
     ]
+    if (f := matrix.get("f")) is not None:
+        if f != ATTACKERS:
+            raise ConfigError(
+                f"{where}: f must be '{ATTACKERS}' (the number of attackers of each run), got {f!r}; a number is given "
+                "as aggregator.f"
+            )
+        configs = [with_true_f(config, where) for config in configs]
     groups: dict[str, dict[str, RunConfig]] = {}  # in the order of their first runs
     for config in configs:
         groups.setdefault(f"{config.seed} {config.dataset}", {})[config.hash] = config
@@ -82,6 +92,8 @@ def _seeds(
     A seed that would not be used is an error: nobody notices a seed that is ignored.
     """
     seeds = matrix.get("seeds")
+    if seeds is not None and not isinstance(seeds, list | tuple):
+        raise ConfigError(f"{where}: seeds must be a list, for example [0, 1, 2], got {seeds!r}")
     places = ["axes.seed"] if "seed" in axes else []
     places += [f"runs[{i}].seed" for i, change in enumerate(runs) if "seed" in change]
     if seeds and places:
@@ -104,6 +116,8 @@ def _split_changes(
             if not isinstance(value, list) or not value:
                 raise ConfigError(f"seeds must be a list, for example seeds=[0,1,2], got {value!r}")
             changed["seeds"] = value
+        elif key == "f":
+            changed["f"] = value
         else:
             every_run[key] = value
     return changed, every_run

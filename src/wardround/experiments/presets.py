@@ -12,10 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from wardround.errors import ConfigError, did_you_mean
 from wardround.runs import config
+from wardround.yaml_text import parse_own_yaml
 
 __all__ = ["available", "load_matrix", "override", "scenario", "scenarios", "text"]
 
@@ -62,7 +61,7 @@ def load_matrix(name_or_file: str) -> tuple[dict[str, Any], str]:
     """A matrix from a preset's name or a YAML file, and what to call it in messages."""
     presets = _files()["presets"]
     if name_or_file in presets:
-        return yaml.safe_load(presets[name_or_file].read_text(encoding="utf-8")), f"preset {name_or_file}"
+        return parse_own_yaml(presets[name_or_file].read_text(encoding="utf-8")), f"preset {name_or_file}"
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml") and not path.exists():
         raise ConfigError(f"no preset or file {name_or_file!r}; {did_you_mean(name_or_file, presets)}")
@@ -72,7 +71,7 @@ def load_matrix(name_or_file: str) -> tuple[dict[str, Any], str]:
 def scenarios() -> dict[str, str]:
     """Scenario name → its title and source."""
     read = {
-        name: yaml.safe_load(file.read_text(encoding="utf-8")) for name, file in _files()["scenarios"].items()
+        name: parse_own_yaml(file.read_text(encoding="utf-8")) for name, file in _files()["scenarios"].items()
     }
     return {name: f"{content['title']} ({content['source']})" for name, content in read.items()}
 
@@ -82,7 +81,7 @@ def scenario(name: str) -> dict[str, Any]:
     known = _files()["scenarios"]
     if name not in known:
         raise ConfigError(f"unknown scenario {name!r}; {did_you_mean(str(name), known)}")
-    section: dict[str, Any] = yaml.safe_load(known[name].read_text(encoding="utf-8"))["config"]
+    section: dict[str, Any] = parse_own_yaml(known[name].read_text(encoding="utf-8"))["config"]
     return section
 
 

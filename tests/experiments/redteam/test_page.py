@@ -109,3 +109,19 @@ def test_switches_and_words_of_an_attack():
         "knowledge": "colluders",
     }
     assert words(section) == "ipm eps 0.123, colluders"
+
+
+def test_settings_are_named_beside_the_attack():
+    settings = ({"training.optimizer": "adam"}, {"training.optimizer": "sgd"})
+    plain = findings(settings=settings)
+    first, second, *rest = plain.trials
+    elsewhere = plain.model_copy(
+        update={
+            "trials": (first, second.model_copy(update={"setting": 1}), *rest),
+            "clean_elsewhere": ({200: 0.95, 201: 0.95},),
+        }
+    )
+    text = page(elsewhere)
+    assert "75 % ipm eps 0.5; in training.optimizer sgd |" in text
+    assert "is 0.850 (training.optimizer adam), 0.950 (training.optimizer sgd)." in text
+    assert "| 0.950 | 0.550 |" in leaderboard([elsewhere]), "clean is that of the worst setting"

@@ -69,5 +69,7 @@ def test_a_backdoor_that_works_counts_whatever_the_metric_says():
     outcome = outcome_of(Summary("finished", final=weak), 0, "auroc", 0.81)
     assert outcome.loss == pytest.approx(0.31)
     assert outcome.backdoor == pytest.approx(0.05)
+    by_itself = outcome_of(Summary("finished", final=final), 0, "auroc", 0.81, untaught=0.85)
+    assert by_itself.backdoor == pytest.approx(0.05), "a clean model answers the trigger as well"
     without = outcome_of(Summary("finished", final={"auroc": 0.8}), 0, "auroc", 0.81)
     assert without.backdoor is None

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from wardround.errors import ConfigError, WardroundError
-from wardround.experiments import Event, RunFolder, load_config, read_yaml, run
+from wardround.experiments import Event, RunFolder, expand, load_config, read_yaml, run
 from wardround.experiments.redteam import read_findings, search
 from wardround.experiments.redteam.space import candidates
 from wardround.records import Summary
@@ -94,6 +94,7 @@ def test_harmless_attacks_are_given_up_after_a_seed_and_harmful_ones_are_not(
     assert len(pretence.ran) < 2 * len(FEW)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_an_impossible_attack_is_told_and_does_not_stop_the_search(plan, tiny, tmp_path, monkeypatch):
     Pretence(monkeypatch, lambda config: None if config.attack["name"] == "alie" else 0.1)
@@ -120,11 +121,13 @@ def test_what_was_cut_short_is_tried_again_and_nothing_else(plan, tiny, tmp_path
     assert len(search(asked, tmp_path, trials=7).trials) == 7
 
 
+@pytest.mark.slow
 def test_the_time_may_be_up(plan, tiny, tmp_path, monkeypatch):
     Pretence(monkeypatch)
     assert search(plan(tiny, seeds=(200,)), tmp_path, trials=50, minutes=0).trials == ()
 
 
+@pytest.mark.slow
 def test_another_plan_in_the_same_folder_is_refused(plan, tiny, tmp_path, monkeypatch):
     Pretence(monkeypatch)
     search(plan(tiny), tmp_path, trials=1)
@@ -183,9 +186,10 @@ def test_killed_in_the_middle_it_resumes_with_what_it_has(tiny, tmp_path):
         "--config", str(tmp_path / "base.yaml"), "--seeds", "200", "--out", str(tmp_path / "team"), "--trials",
     ]  # fmt: skip
     with subprocess.Popen([*command, "200"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and len(finished(tmp_path / "team")) < 3:
+        deadline = time.monotonic() + 300
+        while len(finished(tmp_path / "team")) < 3:
             assert process.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     before = finished(tmp_path / "team")
@@ -202,3 +206,23 @@ def test_killed_in_the_middle_it_resumes_with_what_it_has(tiny, tmp_path):
 def finished(team):
     """Run name → when its summary was written."""
     return {path.parent.name: path.stat().st_mtime_ns for path in team.glob("runs/*/summary.json")}
+
+
+def test_rows_at_the_honest_norm_and_residual_are_tried_in_every_setting(plan, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "candidates", lambda without=(): ("ipm", "sign-flip"))
+    harm = {"adam": 0.1, "sgd": 0.3}
+    pretence = Pretence(monkeypatch, lambda config: harm[config.training.optimizer])
+    settings = ({"training.optimizer": "adam"}, {"training": {"optimizer": "sgd", "lr": 0.05}})
+    found = search(plan(tiny, seeds=(200,), settings=settings), tmp_path, trials=4)
+    assert [(t.attack["name"], t.attack.get("keep"), t.setting) for t in found.trials] == [
+        ("ipm", "nothing", 0), ("sign-flip", None, 1), ("ipm", "residual", 0), ("ipm", "norm", 1),
+    ]  # fmt: skip
+    assert [config.training.optimizer for config in pretence.ran] == ["adam", "sgd", "adam", "sgd"]
+    assert found.worst[0].setting == 1
+    assert found.clean == found.clean_elsewhere[0] == {200: 0.9}
+    found.write(tmp_path)
+    worst = yaml.safe_load((tmp_path / found.replay_name(0)).read_text())
+    assert worst["training"]["optimizer"] == "sgd"
+    matrix = yaml.safe_load((tmp_path / "harmful.yaml").read_text())
+    assert [run["attack"]["name"] for run in matrix["runs"]][:2] == ["none", "none"]
+    assert expand(matrix)[-1].training.optimizer in harm

@@ -41,6 +41,28 @@ def test_the_dos_papers_proportions(make_run, table_of):
     assert [(row[0], row[3]) for row in table.rows] == [("10 %", 0.695), ("30 %", 0.696), ("60 %", 0.554)]
 
 
+def test_another_dataset_or_number_of_clients_is_not_averaged_into_the_proportions(make_run, table_of):
+    twenty = {f"hospital-{i}": [10, 10] for i in range(20)}
+    forty = {f"hospital-{i}": [10, 10] for i in range(40)}
+    for share in (0.1, 0.3, 0.4):
+        make_run("dos", held=TEN, attack="noise", share=share, auroc=0.7, dataset="ham10000")
+        make_run("fedavg", held=TEN, attack="noise", share=share, auroc=0.5, dataset="ham10000")
+    make_run("dos", held=twenty, attack="noise", share=0.4, auroc=0.6, dataset="ham10000")
+    make_run("dos", held=forty, attack="noise", share=0.4, auroc=0.55, dataset="ham10000")
+    make_run("dos", held=TEN, attack="noise", share=0.4, auroc=0.9, dataset="chestxray8")
+    analysis = analyze(load_runs([make_run.root]), papers=papers())
+    table = table_of(analysis, "dos-proportion")
+    assert "ham10000" in table.title
+    assert table.columns == ["malicious", "seeds", "DOS", "paper", "FedAvg"]
+    assert table.rows[-1] == ["40 %", 1, pytest.approx(0.7), 0.711, pytest.approx(0.5)]
+    clients = table_of(analysis, "dos-clients")
+    assert [(row[0], row[2]) for row in clients.rows] == [
+        ("10", pytest.approx(0.7)),
+        ("20", pytest.approx(0.6)),
+        ("40", pytest.approx(0.55)),
+    ]
+
+
 def test_the_scenarios_of_figure_4_stand_side_by_side(make_run):
     parts = [{"name": "noise"}, {"name": "scaling"}, {"name": "scaling"}]
     clients = {f"hospital-{i}": [10, 10] for i in range(10)}

@@ -35,7 +35,7 @@ def test_five_seeds_give_corrected_t_tests_on_accuracy(measured):
         row = rows[method]
         assert float(row["paired t p"]) == pytest.approx(expected, rel=0.01)
         assert float(row["Bonferroni"]) == pytest.approx(min(1, 2 * expected), abs=1e-4)
-        assert row["seeds"] == 5
+        assert row["seeds × folds"] == 5
     assert rows["fedavg"]["improvement (points)"] == "+9.20"
 
 
@@ -66,3 +66,20 @@ def test_runs_without_the_rule_or_with_nothing_beside_it_have_no_section(make_ru
     make_run("fedbnp")
     keys = [table.key for table in section(measure_all(load_runs([make_run.root]))).tables]
     assert keys == ["fedbnp-accuracy", "fedbnp-detection"]
+
+
+def test_the_folds_of_a_cross_validation_are_pooled_into_one_test(make_run):
+    ours, theirs = list(OURS.values()), list(THEIRS["fedavg"].values())
+    for method, accuracies in (("fedbnp", ours), ("fedavg", theirs)):
+        for fold, accuracy in enumerate(accuracies):
+            folds = {"name": "dirichlet", "alpha": 0.5, "cross_validation": 5, "fold": fold}
+            make_run(method, "sign-flip", 42, accuracy=accuracy, partition=folds)
+    measured = measure_all(load_runs([make_run.root]))
+    [row] = accuracy_table(measured, "fedbnp").rows
+    assert row[3] == 5
+    assert "fold" not in row[0]
+    assert float(row[8]) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=0.01)
+    # A run is compared with the other rule's run of its own fold, whatever the order of the folders.
+    shifted = accuracy_table(list(reversed(measured)), "fedbnp").rows[0]
+    assert shifted[8] == row[8]
+    assert {row[2]: row[3] for row in detection_table(measured).rows} == {"fedavg": 5, "fedbnp": 5}

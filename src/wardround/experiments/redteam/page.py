@@ -32,7 +32,7 @@ def page(findings: Findings) -> str:
     plan, count = findings.plan, Counter(tried.state for tried in findings.trials)
     seeds = ", ".join(map(str, plan.seeds))
     lines = [
-        f"| {place + 1} | {words(tried.attack)} | {tried.attack['fraction']:g} | {tried.attack['start']} "
+        f"| {place + 1} | {_with_setting(findings, tried)} | {tried.attack['fraction']:g} | {tried.attack['start']} "
         f"| {tried.value:.3f} | {_lost(tried)} | {_rates(tried)} | `{findings.replay_name(place)}` |"
         for place, tried in enumerate(findings.worst)
     ]
@@ -42,7 +42,7 @@ def page(findings: Findings) -> str:
         f"# Red team against `{plan.rule}`\n\n"
         f"{len(findings.trials)} attacks tried on seeds {seeds}: {count['complete']} on every seed, "
         f"{count['halved']} given up early for doing less harm, {count['failed']} impossible. "
-        f"Without attack the {plan.metric} is {findings.clean_value:.3f}.\n\n"
+        f"{_clean_sentence(findings)}\n\n"
         f"| | attack | Byzantine | from round | {plan.metric} | lost | detected / false alarms | replay |\n"
         f"|---|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n\n"
         f"`wardround run` with a file of the last column repeats the run on seed {plan.seeds[0]}.\n\n"
@@ -64,7 +64,7 @@ def worst_table(findings: Findings) -> Table:
         table.add_column(name, justify="left" if name in ("", "attack") else "right")
     for place, tried in enumerate(findings.worst, start=1):
         table.add_row(
-            str(place), words(tried.attack), f"{tried.attack['fraction']:g}", str(tried.attack["start"]),
+            str(place), _with_setting(findings, tried), f"{tried.attack['fraction']:g}", str(tried.attack["start"]),
             f"{tried.value:.3f}", _lost(tried), _rates(tried),
         )  # fmt: skip
     return table
@@ -81,11 +81,12 @@ def leaderboard(teams: Sequence[Findings]) -> str:
                 f"another {', '.join(other)}"
             )
     ranked = sorted(
-        (f for f in teams if f.worst), key=lambda f: (f.worst[0].loss - f.clean_value, f.plan.rule)
+        (f for f in teams if f.worst),
+        key=lambda f: (f.worst[0].loss - f.clean_value_in(f.worst[0].setting), f.plan.rule),
     )
     lines = [
-        f"| {place} | `{f.plan.rule}` | {f.clean_value:.3f} | {f.worst[0].value:.3f} "
-        f"| {_lost(f.worst[0])} | {_in_full(f.worst[0].attack)} | {_rates(f.worst[0])} "
+        f"| {place} | `{f.plan.rule}` | {f.clean_value_in(f.worst[0].setting):.3f} | {f.worst[0].value:.3f} "
+        f"| {_lost(f.worst[0])} | {_in_full(f.worst[0].attack)}{_where(f, f.worst[0])} | {_rates(f.worst[0])} "
         f"| {_without_the_rule(f)} | {len(f.harmful)} | {_tried(f)} |"
         for place, f in enumerate(ranked, start=1)
     ]
@@ -96,6 +97,27 @@ def leaderboard(teams: Sequence[Findings]) -> str:
         + "\n"
         + _footnote([f.worst[0] for f in ranked])
     )
+
+
+def _where(findings: Findings, tried: Tried) -> str:
+    setting = findings.plan.setting_words(tried.setting)
+    return f"; in {setting}" if setting else ""
+
+
+def _with_setting(findings: Findings, tried: Tried) -> str:
+    return words(tried.attack) + _where(findings, tried)
+
+
+def _clean_sentence(findings: Findings) -> str:
+    """What the rule reaches without attack, in each setting."""
+    plan = findings.plan
+    if plan.count_settings == 1:
+        return f"Without attack the {plan.metric} is {findings.clean_value:.3f}."
+    each = [
+        f"{findings.clean_value_in(setting):.3f} ({plan.setting_words(setting)})"
+        for setting in range(plan.count_settings)
+    ]
+    return f"Without attack the {plan.metric} is {', '.join(each)}."
 
 
 def _lost(tried: Tried) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
 from wardround import attacks
@@ -18,6 +17,7 @@ from wardround.files import replace_file
 from wardround.records import Summary
 from wardround.registry import Parameters, explain
 from wardround.runs.config import override
+from wardround.yaml_text import dump_yaml
 
 __all__ = ["FILE", "WORST", "Findings", "Outcome", "Tried", "outcome_of", "read_findings"]
 
@@ -37,7 +37,8 @@ class Outcome(Parameters):
     loss: float
     """What the attack cost: the metric of the run without attack minus this, or what a backdoor gained, if more."""
     backdoor: float | None = None
-    """Share of the test samples that get a backdoor's label with its trigger, minus the share without it."""
+    """Share of the test samples that get a backdoor's label with its trigger, minus the share that do so without it or
+    by a model that was never attacked."""
     tpr: float | None = None
     fpr: float | None = None
     verdict: Literal["flags", "weights"] | None = None
@@ -50,6 +51,8 @@ class Tried(Parameters):
     number: int
     """In the order of the search, from 0."""
     attack: dict[str, Any]
+    setting: int = 0
+    """In which of the plan's settings it was run."""
     outcomes: tuple[Outcome, ...] = ()
     state: Literal["complete", "halved", "failed"]
     """Run on every seed, given up after some for doing little harm, or impossible."""
@@ -88,7 +91,9 @@ class Findings(Parameters):
 
     plan: Plan
     clean: dict[int, float]
-    """Seed → the metric without attack."""
+    """Seed → the metric without attack, in the first setting."""
+    clean_elsewhere: tuple[dict[int, float], ...] = ()
+    """The same in the other settings."""
     trials: tuple[Tried, ...]
 
     @property
@@ -103,7 +108,12 @@ class Findings(Parameters):
 
     @property
     def clean_value(self) -> float:
-        return fmean(self.clean.values())
+        """Without attack in the first setting, mean over seeds."""
+        return self.clean_value_in(0)
+
+    def clean_value_in(self, setting: int) -> float:
+        """Without attack in one of the settings, mean over seeds."""
+        return fmean((self.clean, *self.clean_elsewhere)[setting].values())
 
     @property
     def harmful(self) -> list[str]:
@@ -141,12 +151,12 @@ class Findings(Parameters):
         for place, tried in enumerate(self.worst):
             path = folder / self.replay_name(place)
             kept.add(path)
-            config = self.plan.config(tried.attack, self.plan.seeds[0]).plain()
+            config = self.plan.config(tried.attack, self.plan.seeds[0], tried.setting).plain()
             header = (
                 f"# Costs {self.plan.rule} {tried.loss:.3f} of its {self.plan.metric}, mean over seeds "
                 f"{', '.join(map(str, self.plan.seeds))}.\n"
             )
-            replace_file(path, (header + yaml.safe_dump(config, sort_keys=False)).encode())
+            replace_file(path, (header + dump_yaml(config)).encode())
         for stale in set((folder / REPLAYS).glob("[0-9][0-9]-*.yaml")) - kept:
             stale.unlink()
         replace_file(folder / MATRIX, self._matrix().encode())
@@ -155,23 +165,42 @@ class Findings(Parameters):
     def _matrix(self) -> str:
         """What is kept, with the run without attack before it, as a matrix."""
         plan = self.plan
+        own = plan.settings or ({},)
         matrix = {
             "name": f"redteam-{plan.aggregator}",
             "base": override(plan.base, {"aggregator.name": plan.aggregator}),
-            "runs": [{"attack": {"name": "none"}}, *({"attack": tried.attack} for tried in self.kept)],
+            "runs": [
+                *({**setting, "attack": {"name": "none"}} for setting in own),
+                *({**own[tried.setting], "attack": tried.attack} for tried in self.kept),
+            ],
             "seeds": list(plan.seeds),
         }
         header = (
             f"# Attacks that cost {plan.rule} more than {HARMFUL} of its {plan.metric}, the worst first.\n"
         )
-        return header + yaml.safe_dump(matrix, sort_keys=False)
+        return header + dump_yaml(matrix)
 
 
-def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) -> Outcome:
-    """Read a run's summary; `clean` is None for the run without attack itself."""
+def outcome_of(
+    summary: Summary, seed: int, metric: str, clean: float | None, untaught: float | None = None
+) -> Outcome:
+    """Read a run's summary.
+
+    Args:
+        summary: of the run.
+        seed: of the run.
+        metric: What counts.
+        clean: That of the run without attack; None for this run itself.
+        untaught: Attack success of the backdoor on the model of the run without attack; None where nobody measured it.
+    """
+    if summary.final and metric not in summary.final:
+        known = ", ".join(name for name in summary.final if name in METRICS)
+        raise ConfigError(
+            f"redteam: these runs have no {metric}, which the task does not define; choose from: {known}"
+        )
     value = (summary.final or {}).get(metric)
     value = METRICS[metric] if value is None else value  # nothing left to measure: as good as guessing
-    gained = _backdoor_gain(summary.final or {})
+    gained = _backdoor_gain(summary.final or {}, untaught)
     lost = 0.0 if clean is None else clean - value
     rates, verdict = (summary.detection, "flags") if summary.detection else (summary.suppression, "weights")
     return Outcome(
@@ -185,13 +214,17 @@ def outcome_of(summary: Summary, seed: int, metric: str, clean: float | None) ->
     )
 
 
-def _backdoor_gain(final: Mapping[str, Any]) -> float | None:
+def _backdoor_gain(final: Mapping[str, Any], untaught: float | None) -> float | None:
     """A backdoor that works counts, whatever the metric says; None where the attack has none.
 
-    Only what the trigger adds is the attack's: a model that gives everyone the target needs no trigger.
+    Only what the trigger adds is the attack's: a model that gives everyone the target needs no trigger, and where a
+    model that was never attacked answers the trigger with the target, nobody had to teach it.
     """
     triggered, without = (final.get(f"attack_success{suffix}") for suffix in ("", "_without_trigger"))
-    return None if triggered is None or without is None else float(triggered) - float(without)
+    if triggered is None or without is None:
+        return None
+    by_itself = max(float(without), 0.0 if untaught is None or untaught != untaught else untaught)
+    return float(triggered) - by_itself
 
 
 def read_findings(paths: Sequence[Path]) -> list[Findings]:

@@ -17,7 +17,8 @@ from wardround.experiments.local_executor import run_in_processes
 from wardround.experiments.matrix import run_many
 from wardround.experiments.redteam.plan import Plan
 from wardround.experiments.redteam.results import Findings, Outcome, Tried, outcome_of
-from wardround.experiments.redteam.space import candidates, defaults, draw_attack
+from wardround.experiments.redteam.space import candidates, draw_attack, variants
+from wardround.experiments.redteam.untaught import untaught_success
 from wardround.runs.config import RunConfig
 from wardround.runs.folder import RunFolder
 from wardround.runs.identity import find_folder
@@ -27,6 +28,7 @@ __all__ = ["RUNS", "STUDY", "search"]
 STUDY = "study.db"
 RUNS = "runs"
 KEPT = 3  # one of so many attacks, the worst, is run on more seeds
+SETTING = "setting"
 DIGITS = 3  # of a drawn number: enough to distinguish attacks, and readable in a configuration
 
 Progress = Callable[[int, Findings], None]
@@ -42,7 +44,8 @@ def search(
 ) -> Findings:
     """Try attacks until `trials` have been tried in total or the time is up; resume a search that was stopped.
 
-    Every attack is seen once with its defaults before the sampler proposes any. After each seed the attacks
+    Every attack is seen once with its defaults, and with its rows at the honest norm and residual, before the sampler
+    proposes any. After each seed the attacks
     that did least harm are given up (successive halving). `progress` is called after every attack.
     """
     optuna = require("optuna", "redteam")
@@ -74,9 +77,12 @@ def _open(optuna: Any, plan: Plan, out: Path) -> Any:
         raise ConfigError(f"{out}: holds a search with another {changed}; give another --out")
     if before is None:
         rounds = plan.clean(plan.seeds[0]).rounds
-        for name in candidates(plan.without):
-            usual = defaults(name, rounds, plan.max_fraction, plan.without)
-            study.enqueue_trial(usual, skip_if_exists=True)
+        first = [variants(name, rounds, plan.max_fraction, plan.without) for name in candidates(plan.without)]
+        # Every attack as it is, then what keeps something of the honest rows; over the settings in turn.
+        queue = [drawn[0] for drawn in first] + [drawn for others in first for drawn in others[1:]]
+        for place, usual in enumerate(queue):
+            own = {SETTING: place % plan.count_settings} if plan.count_settings > 1 else {}
+            study.enqueue_trial({**usual, **own}, skip_if_exists=True)
         study.set_user_attr("plan", asked)
     # A stopped search that begins its random numbers anew would propose what it proposed before.
     seed = plan.search_seed + 1000 * len(study.get_trials(deepcopy=False))
@@ -88,19 +94,24 @@ def _open(optuna: Any, plan: Plan, out: Path) -> Any:
     return study
 
 
-def _clean_values(plan: Plan, out: Path, jobs: int) -> dict[int, float]:
-    """Seed → the metric of the run without attack."""
-    configs = [plan.clean(seed) for seed in plan.seeds]
+def _clean_values(plan: Plan, out: Path, jobs: int) -> list[dict[int, float]]:
+    """Of every setting: seed → the metric of the run without attack."""
+    settings = [[plan.clean(seed, setting) for seed in plan.seeds] for setting in range(plan.count_settings)]
+    configs = [config for of_setting in settings for config in of_setting]
     for event in run_many(configs, out / RUNS, jobs, lambda event: None):
         if event.kind not in ("finished", "skipped"):
             raise WardroundError(f"{plan.aggregator} cannot be run here: {event.reason or event.kind}")
-    return {config.seed: _outcome(config, out, plan.metric, None).value for config in configs}
+    return [
+        {config.seed: _outcome(config, out, plan, None).value for config in of_setting}
+        for of_setting in settings
+    ]
 
 
-def _outcome(config: RunConfig, out: Path, metric: str, clean: float | None) -> Outcome:
+def _outcome(config: RunConfig, out: Path, plan: Plan, clean: float | None, setting: int = 0) -> Outcome:
     summary = find_folder(config, out / RUNS).summary()
     assert summary is not None, config.run_name
-    return outcome_of(summary, config.seed, metric, clean)
+    untaught = untaught_success(config, find_folder(plan.clean(config.seed, setting), out / RUNS))
+    return outcome_of(summary, config.seed, plan.metric, clean, untaught)
 
 
 @dataclass
@@ -109,6 +120,7 @@ class _Attempt:
 
     trial: Any
     attack: dict[str, Any]
+    setting: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
 
 
@@ -120,7 +132,8 @@ class _Team:
     study: Any
     plan: Plan
     out: Path
-    clean: dict[int, float]
+    clean: list[dict[int, float]]
+    """Of every setting: seed → the metric without attack."""
     trials: int
     jobs: int
     deadline: float | None
@@ -142,7 +155,8 @@ class _Team:
     def findings(self) -> Findings:
         attempts = [tried for trial in self.study.get_trials(deepcopy=False) if (tried := _tried(trial))]
         numbered = [tried.model_copy(update={"number": place}) for place, tried in enumerate(attempts)]
-        return Findings(plan=self.plan, clean=self.clean, trials=tuple(numbered))
+        first, *others = self.clean
+        return Findings(plan=self.plan, clean=first, clean_elsewhere=tuple(others), trials=tuple(numbered))
 
     def _after(self, event: Event) -> Sequence[RunConfig]:
         """A run has ended: report it to the study, and start what is next."""
@@ -151,7 +165,8 @@ class _Team:
             for attempt in attempts:
                 self._finish(attempt, "failed", event.reason)
         else:
-            outcome = _outcome(config, self.out, self.plan.metric, self.clean[config.seed])
+            setting = attempts[0].setting  # one run, one setting
+            outcome = _outcome(config, self.out, self.plan, self.clean[setting][config.seed], setting)
             for attempt in attempts:
                 attempt.outcomes.append(outcome)
                 self._continue_or_stop(attempt)
@@ -173,6 +188,7 @@ class _Team:
     def _finish(self, attempt: _Attempt, state: str, reason: str | None = None) -> None:
         tried = {
             "attack": attempt.attack,
+            "setting": attempt.setting,
             "outcomes": [outcome.model_dump() for outcome in attempt.outcomes],
             "state": state,
             "reason": reason,
@@ -191,7 +207,9 @@ class _Team:
         started = []
         while len(self.going) < self.jobs and (attempt := self._next()):
             try:
-                config = self.plan.config(attempt.attack, self.plan.seeds[len(attempt.outcomes)])
+                config = self.plan.config(
+                    attempt.attack, self.plan.seeds[len(attempt.outcomes)], attempt.setting
+                )
             except ConfigError as error:
                 self._finish(attempt, "failed", str(error))
                 continue
@@ -212,9 +230,10 @@ class _Team:
 
     def _attempt(self, trial: Any) -> _Attempt:
         rounds = self.plan.clean(self.plan.seeds[0]).rounds
-        return _Attempt(
-            trial, draw_attack(_Suggested(trial), rounds, self.plan.max_fraction, self.plan.without)
-        )
+        suggested, settings = _Suggested(trial), self.plan.count_settings
+        attack = draw_attack(suggested, rounds, self.plan.max_fraction, self.plan.without)
+        setting = suggested(SETTING, Choice(tuple(range(settings))), 0) if settings > 1 else 0
+        return _Attempt(trial, attack, setting)
 
     def _time_is_up(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline

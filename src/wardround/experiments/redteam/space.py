@@ -8,7 +8,7 @@ from typing import Any
 from wardround import attacks
 from wardround.attacks.search_space import Choice, Draw, Range, Space, within
 
-__all__ = ["candidates", "defaults", "draw_attack"]
+__all__ = ["candidates", "defaults", "draw_attack", "variants"]
 
 LATEST = 0.75  # an attack that begins after this share of the rounds has little time to show
 FEWEST = 0.25  # and so has one of fewer than this share of the most Byzantine clients allowed
@@ -60,3 +60,16 @@ def defaults(name: str, rounds: int, max_fraction: float, without: Sequence[str]
 
     draw_attack(usual, rounds, max_fraction, without)
     return drawn
+
+
+def variants(
+    name: str, rounds: int, max_fraction: float, without: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The defaults of an attack, and the same with all that its rows may keep of the attackers' honest ones.
+
+    >>> [drawn.get("ipm.keep") for drawn in variants("ipm", rounds=20, max_fraction=0.4)]
+    ['nothing', 'residual', 'norm']
+    """
+    usual = defaults(name, rounds, max_fraction, without)
+    key = f"{name}.keep"
+    return [usual, *({**usual, key: keep} for keep in ("residual", "norm") if key in usual)]

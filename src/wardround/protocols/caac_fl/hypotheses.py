@@ -9,13 +9,13 @@ misses more than half of the attackers, or takes more than ten rounds, is none, 
 
 from __future__ import annotations
 
+import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
 from statistics import fmean
-
-import yaml
 
 from wardround import aggregators, attacks
 from wardround.analysis.claims import Claim, Verdict, claims_table, decide
@@ -23,6 +23,7 @@ from wardround.analysis.measures import MEASURES, Measured
 from wardround.analysis.papers import Section
 from wardround.analysis.runs import CLEAN
 from wardround.analysis.statistics import paired
+from wardround.yaml_text import parse_own_yaml
 
 __all__ = ["RULE", "decide_hypotheses", "preset_names", "section"]
 
@@ -51,7 +52,7 @@ def preset_names() -> frozenset[str]:
     """The names that runs of the CAAC-FL presets have."""
     presets = resources.files(__package__).joinpath("presets").iterdir()
     return frozenset(
-        yaml.safe_load(preset.read_text(encoding="utf-8"))["name"]
+        parse_own_yaml(preset.read_text(encoding="utf-8"))["name"]
         for preset in presets
         if preset.name.endswith(".yaml")
     )
@@ -75,7 +76,7 @@ def decide_hypotheses(measured: Sequence[Measured]) -> list[Verdict]:
     if not names:
         return []
     ours = RULE if RULE in names else min(names)
-    hard = [m for m in measured if _is_hardest(m, measured)]
+    hard = _hardest(measured)
     clean = [m for m in hard if m.run.attack == CLEAN and not m.run.drifting]
     attacked = [m for m in hard if m.run.attack != CLEAN]
     abrupt = [m for m in attacked if not _is_gradual(m)]
@@ -129,10 +130,13 @@ def _is_gradual(m: Measured) -> bool:
     return name in attacks.available() and attacks.registry.get(name).is_gradual
 
 
-def _is_hardest(m: Measured, among: Sequence[Measured]) -> bool:
-    """The most heterogeneous split of its dataset: the smallest α."""
-    alphas = [_alpha(other) for other in among if other.run.config["dataset"] == m.run.config["dataset"]]
-    return _alpha(m) == min(alphas)
+def _hardest(measured: Sequence[Measured]) -> list[Measured]:
+    """Those on the most heterogeneous split of their dataset: the smallest α."""
+    datasets = [json.dumps(m.run.config["dataset"], sort_keys=True, default=str) for m in measured]
+    least: dict[str, float] = {}
+    for m, dataset in zip(measured, datasets, strict=True):
+        least[dataset] = min(_alpha(m), least.get(dataset, math.inf))
+    return [m for m, dataset in zip(measured, datasets, strict=True) if _alpha(m) == least[dataset]]
 
 
 def _alpha(m: Measured) -> float:

@@ -6,8 +6,9 @@ Imaging", MICCAI 2022: table 1 (CheXpert, ResNet-18, AUC averaged over all round
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from wardround.analysis.measures import Measured
@@ -15,7 +16,7 @@ from wardround.analysis.papers import Section
 from wardround.analysis.rendering import Cell, Table
 from wardround.analysis.runs import CLEAN, Run
 
-__all__ = ["RULE", "dos_tables", "section"]
+__all__ = ["RULE", "attacker_share", "dos_tables", "figure_4_scenario", "section", "table_1_scenario"]
 
 RULE = "dos"
 SCENARIOS = ("No Attack", "Label Flip 10 %", "Mix Attack 40 %", "Noise 40 %", "Noise & Scaled 40 %")
@@ -48,25 +49,51 @@ def dos_tables(measured: Sequence[Measured]) -> list[Table]:
     for m in measured:
         by_setting[m.run.setting].append(m)
     for setting, members in sorted(by_setting.items()):
-        scenarios = {_scenario(m.run) for m in members} - {None}
+        scenarios = {table_1_scenario(m.run) for m in members} - {None}
         if len(scenarios) >= 3 and any(m.run.method == RULE for m in members):
-            tables.append(_table_1(setting, members, len(tables)))
+            tables.append(_table_1(setting, members))
     for setting, members in sorted(by_setting.items()):
-        if {_figure_4_scenario(m.run) for m in members} >= set(FIGURE_4[1:]):
-            tables.append(_figure_4(setting, members, len(tables)))
-    noise = [
-        m for m in measured if m.run.method == RULE and m.run.config["attack"]["name"] in ("noise", "none")
-    ]
-    shares = {_share(m.run) for m in noise}
-    if len(shares - {0}) >= 3:
-        tables.append(_proportion(noise))
-    if len({len(m.run.record["clients"]) for m in noise if _share(m.run) == 40}) >= 3:
-        tables.append(_clients(noise))
-    return tables
+        if {figure_4_scenario(m.run) for m in members} >= set(FIGURE_4[1:]):
+            tables.append(_figure_4(setting, members))
+    for setting, members in sorted(by_setting.items()):
+        noise = [m for m in members if _is_noise(m.run)]
+        if len({attacker_share(m.run) for m in noise if m.run.method == RULE} - {0}) >= 3:
+            tables.append(_proportion(setting, noise))
+    by_place: dict[str, list[Measured]] = defaultdict(
+        list
+    )  # settings that differ in the number of clients alone
+    for m in measured:
+        if _is_noise(m.run) and attacker_share(m.run) == 40:
+            by_place[_without_clients(m.run)].append(m)
+    for place, noise in sorted(by_place.items()):
+        if len({len(m.run.record["clients"]) for m in noise if m.run.method == RULE}) >= 3:
+            tables.append(_clients(place, noise))
+    return _with_own_keys(tables)
 
 
-def _scenario(run: Run) -> str | None:
-    attack, share = run.config["attack"], _share(run)
+def _is_noise(run: Run) -> bool:
+    return run.config["attack"]["name"] in ("noise", "none")
+
+
+def _without_clients(run: Run) -> str:
+    clients = f"{len(run.record.get('clients', ()))} clients"
+    return " · ".join(part for part in run.setting_parts if part != clients)
+
+
+def _with_own_keys(tables: Sequence[Table]) -> list[Table]:
+    """A number behind the key of a table that occurs again, for another setting."""
+    seen: Counter[str] = Counter()
+    result = []
+    for table in tables:
+        number = seen[table.key]
+        seen[table.key] += 1
+        result.append(replace(table, key=f"{table.key}-{number}") if number else table)
+    return result
+
+
+def table_1_scenario(run: Run) -> str | None:
+    """Which of the paper's six scenarios on CheXpert this is."""
+    attack, share = run.config["attack"], attacker_share(run)
     if run.attack == CLEAN:
         return SCENARIOS[0]
     parts = tuple(part["name"] for part in attack.get("parts", ()))
@@ -80,9 +107,9 @@ def _scenario(run: Run) -> str | None:
     return known.get((attack["name"], parts, share))
 
 
-def _figure_4_scenario(run: Run) -> str | None:
+def figure_4_scenario(run: Run) -> str | None:
     """Which of the paper's three scenarios on HAM10000 this is."""
-    attack, share = run.config["attack"], _share(run)
+    attack, share = run.config["attack"], attacker_share(run)
     if run.attack == CLEAN:
         return FIGURE_4[0]
     parts = tuple(part["name"] for part in attack.get("parts", ()))
@@ -93,10 +120,10 @@ def _figure_4_scenario(run: Run) -> str | None:
     return known.get((attack["name"], parts, share))
 
 
-def _figure_4(setting: str, members: Sequence[Measured], number: int) -> Table:
+def _figure_4(setting: str, members: Sequence[Measured]) -> Table:
     values: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for m in members:
-        scenario, last, mean = _figure_4_scenario(m.run), m["auroc"], m["mean_auroc"]
+        scenario, last, mean = figure_4_scenario(m.run), m["auroc"], m["mean_auroc"]
         if scenario is not None and last is not None and mean is not None:
             values[m.run.method, scenario].append((last, mean))
     methods = [*METHODS, *sorted({method for method, _ in values} - METHODS.keys())]
@@ -111,7 +138,7 @@ def _figure_4(setting: str, members: Sequence[Measured], number: int) -> Table:
         if any(cells):
             rows.append([METHODS.get(method, method), *cells])
     return Table(
-        f"dos-figure-4-{number}" if number else "dos-figure-4",
+        "dos-figure-4",
         f"AUC under the DOS paper's scenarios on HAM10000 (its figure 4): {setting}",
         ["", *FIGURE_4],
         rows,
@@ -122,14 +149,15 @@ def _figure_4(setting: str, members: Sequence[Measured], number: int) -> Table:
     )
 
 
-def _share(run: Run) -> int:
+def attacker_share(run: Run) -> int:
+    """How many of a hundred clients attack."""
     return round(100 * len(run.byzantine) / max(1, len(run.record.get("clients", ()))))
 
 
-def _table_1(setting: str, members: Sequence[Measured], number: int) -> Table:
+def _table_1(setting: str, members: Sequence[Measured]) -> Table:
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for m in members:
-        scenario = _scenario(m.run)
+        scenario = table_1_scenario(m.run)
         name = "auroc" if scenario == CRAFTED else "mean_auroc"
         if scenario is not None and (value := m[name]) is not None:
             values[m.run.method, scenario].append(value)
@@ -148,7 +176,7 @@ def _table_1(setting: str, members: Sequence[Measured], number: int) -> Table:
     order = [*range(6), 7, 6]  # the average last but the crafted attack, which it leaves out
     heads = ["", *scenarios, "Avg"]
     return Table(
-        f"dos-table-1-{number}" if number else "dos-table-1",
+        "dos-table-1",
         f"AUC under the DOS paper's poisoning scenarios: {setting}",
         [heads[i] for i in order],
         [[row[i] for i in order] for row in rows],
@@ -160,32 +188,40 @@ def _table_1(setting: str, members: Sequence[Measured], number: int) -> Table:
     )
 
 
-def _proportion(measured: Sequence[Measured]) -> Table:
-    rows = _rows(
-        {share: [m for m in measured if _share(m.run) == share] for share in PROPORTION}, PROPORTION, " %"
-    )
-    return Table(
-        "dos-proportion", "DOS against the proportion of malicious clients", ["malicious", "seeds", "AUC", "paper"],
-        rows, ("AUC after the last round; the paper's figures are for HAM10000.",),
-    )  # fmt: skip
+def _proportion(setting: str, measured: Sequence[Measured]) -> Table:
+    groups = {share: [m for m in measured if attacker_share(m.run) == share] for share in PROPORTION}
+    return _with_paper("dos-proportion", f"DOS against the proportion of malicious clients: {setting}", "malicious",
+                       groups, PROPORTION, " %")  # fmt: skip
 
 
-def _clients(measured: Sequence[Measured]) -> Table:
-    attacked = [m for m in measured if _share(m.run) == 40]
-    groups = {count: [m for m in attacked if len(m.run.record["clients"]) == count] for count in CLIENTS}
-    return Table(
-        "dos-clients", "DOS against the number of clients, 40 % malicious", ["clients", "seeds", "AUC", "paper"],
-        _rows(groups, CLIENTS, ""), ("AUC after the last round; the paper's figures are for HAM10000.",),
-    )  # fmt: skip
+def _clients(place: str, measured: Sequence[Measured]) -> Table:
+    groups = {count: [m for m in measured if len(m.run.record["clients"]) == count] for count in CLIENTS}
+    return _with_paper("dos-clients", f"DOS against the number of clients, 40 % malicious: {place}", "clients",
+                       groups, CLIENTS, "")  # fmt: skip
 
 
-def _rows(groups: dict[int, list[Measured]], printed: dict[int, float], unit: str) -> list[list[Cell]]:
+def _with_paper(
+    key: str,
+    title: str,
+    what: str,
+    groups: Mapping[int, Sequence[Measured]],
+    printed: Mapping[int, float],
+    unit: str,
+) -> Table:
+    """DOS beside what the paper prints, and the other rules that were run."""
+    others = sorted({m.run.method for members in groups.values() for m in members} - {RULE})
     rows: list[list[Cell]] = []
-    for key, members in groups.items():
-        values = [value for m in members if (value := m["auroc"]) is not None]
-        if values:
-            rows.append([f"{key}{unit}", len(values), fmean(values), printed[key]])
-    return rows
+    for point, members in groups.items():
+        values = {
+            method: [value for m in members if m.run.method == method and (value := m["auroc"]) is not None]
+            for method in (RULE, *others)
+        }
+        if values[RULE]:
+            means = [fmean(found) if found else None for method in others for found in [values[method]]]
+            rows.append([f"{point}{unit}", len(values[RULE]), fmean(values[RULE]), printed[point], *means])
+    columns = [what, "seeds", "DOS", "paper", *(METHODS.get(method, method) for method in others)]
+    notes = ("AUC after the last round, mean over seeds; the paper's figures are DOS on HAM10000.",)
+    return Table(key, title, columns, rows, notes)
 
 
 def _beside(ours: float | None, printed: float | None) -> str | None:

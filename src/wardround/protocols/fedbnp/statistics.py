@@ -6,6 +6,7 @@ detection precision and recall, rounds to a target accuracy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -14,7 +15,6 @@ from wardround.analysis.papers import Section
 from wardround.analysis.rendering import Cell, Table, number, signed
 from wardround.analysis.runs import CLEAN, Run
 from wardround.analysis.statistics import adjusted, paired
-from wardround.analysis.summaries import grouped
 
 __all__ = ["RULES", "accuracy_table", "detection_table", "rounds_to_accuracy", "section"]
 
@@ -22,6 +22,7 @@ RULES = ("fedbnp", "fedbnp-sharp")
 """The document's rule in its two forms."""
 TARGET = 0.9
 """Share of FedAvg's accuracy without attack that counts as reached; the document names no target."""
+PAIRS = "seeds × folds"
 
 
 def section(measured: Sequence[Measured]) -> Section | None:
@@ -35,21 +36,21 @@ def section(measured: Sequence[Measured]) -> Section | None:
 
 
 def accuracy_table(measured: Sequence[Measured], rule: str) -> Table:
-    """Accuracy of the rule against each other one, paired by seed: t-tests, corrected as one family."""
-    groups = grouped(measured)
+    """Accuracy of the rule against each other one, paired by seed and fold: t-tests, corrected as one family."""
+    groups = _over_folds(measured)
     tested = []
     for (setting, attack, method), members in groups.items():
         ours = {
-            m.run.seed: value
+            _pair(m.run): value
             for (other_setting, other_attack, _), own in groups.items()
             if (other_setting, other_attack) == (setting, attack)
             for m in own
             if _name(m.run) == rule and (value := m["accuracy"]) is not None
         }
         pairs = [
-            (ours[m.run.seed], value)
+            (ours[_pair(m.run)], value)
             for m in members
-            if _name(m.run) != rule and m.run.seed in ours and (value := m["accuracy"]) is not None
+            if _name(m.run) != rule and _pair(m.run) in ours and (value := m["accuracy"]) is not None
         ]
         test = paired([a for a, _ in pairs], [b for _, b in pairs])
         if test is not None:
@@ -66,12 +67,13 @@ def accuracy_table(measured: Sequence[Measured], rule: str) -> Table:
         )  # fmt: skip
     return Table(
         "fedbnp-accuracy",
-        f"Accuracy of {rule} against the others, paired by seed",
-        ["setting", "attack", "other", "seeds", rule, "other's", "improvement (points)", "Cohen's d", "paired t p",
+        f"Accuracy of {rule} against the others, paired by seed and fold",
+        ["setting", "attack", "other", PAIRS, rule, "other's", "improvement (points)", "Cohen's d", "paired t p",
          "Bonferroni"],
         rows,
         (f"Test accuracy after the last round. Two-sided paired t-tests; Bonferroni over all {len(p_values)} of them. "
-         "No p where there is one seed, or where all differences are the same.",),
+         "The folds of a cross-validation count as one setting. No p where there is one pair, or where all differences "
+         "are the same.",),
         words=3,
     )  # fmt: skip
 
@@ -81,9 +83,9 @@ def detection_table(measured: Sequence[Measured]) -> Table:
     targets: dict[str, list[float]] = {}
     for m in measured:
         if m.run.attack == CLEAN and _name(m.run) == BASELINE and (value := m["accuracy"]) is not None:
-            targets.setdefault(m.run.setting, []).append(value)
+            targets.setdefault(_setting(m.run), []).append(value)
     rows: list[list[Cell]] = []
-    for (setting, attack, method), members in grouped(measured).items():
+    for (setting, attack, method), members in _over_folds(measured).items():
         recall = _mean([m["flag_tpr"] for m in members])
         reached = None
         if setting in targets:
@@ -98,11 +100,11 @@ def detection_table(measured: Sequence[Measured]) -> Table:
     return Table(
         "fedbnp-detection",
         "Detection, attack success rate, and rounds to the target accuracy",
-        ["setting", "attack", "method", "seeds", "precision", "recall", "ASR = 1 − recall", "rounds to target"],
+        ["setting", "attack", "method", PAIRS, "precision", "recall", "ASR = 1 − recall", "rounds to target"],
         rows,
         (f"Over client-rounds, by flags; empty for rules that flag nobody. The target is {100 * TARGET:.0f} % of "
          "FedAvg's accuracy without attack in the same setting (the document names none); in brackets how many "
-         "seeds reach it.",),
+         "runs reach it.",),
         words=3,
     )  # fmt: skip
 
@@ -114,6 +116,30 @@ def rounds_to_accuracy(run: Run, target: float) -> int | None:
         if accuracy is not None and accuracy >= target:
             return record.round
     return None
+
+
+def _over_folds(measured: Sequence[Measured]) -> dict[tuple[str, str, str], list[Measured]]:
+    """Group runs by (setting, attack, method), clean ones first; the folds of a cross-validation are one setting."""
+    groups: dict[tuple[str, str, str], list[Measured]] = defaultdict(list)
+    for m in measured:
+        groups[_setting(m.run), m.run.attack, m.run.method].append(m)
+    return dict(
+        sorted(groups.items(), key=lambda item: (item[0][0], item[0][1] != CLEAN, item[0][1], item[0][2]))
+    )
+
+
+def _setting(run: Run) -> str:
+    """The setting without the fold."""
+    return " · ".join(part for part in run.setting_parts if part != f"fold {_fold(run)}")
+
+
+def _pair(run: Run) -> tuple[int, int]:
+    """What a run of another rule must share to be compared with this one: seed and fold."""
+    return run.seed, _fold(run)
+
+
+def _fold(run: Run) -> int:
+    return int(run.config["partition"].get("fold") or 0)
 
 
 def _name(run: Run) -> str:

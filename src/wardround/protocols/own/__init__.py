@@ -8,8 +8,8 @@ from wardround.analysis.papers import Paper
 __all__ = ["PAPER"]
 
 CAUTIONS = {
-    "caac-guard": "But caac-guard was the worst of thirteen rules on other data and against attackers that it was not "
-    "developed on (docs/caac-guard.md): try such attackers on your own data before you rely on it."
+    "caac-guard": "What caac-guard was measured on, and which attackers it cannot tell from hospitals with other "
+    "patients, is in docs/caac-guard.md: try attackers of your own on your own data before you rely on it."
 }
 
 
