@@ -3,7 +3,8 @@
 import pytest
 
 from wardround.analysis import load_runs, measure_all
-from wardround.analysis.clients import distance_from_the_rest, minority_clients, shares_of_weight, variation
+from wardround.analysis.clients import distance_from_the_rest, minority_clients
+from wardround.runs.digest import shares_of_weight, variation
 
 
 def test_single_clients(make_run):

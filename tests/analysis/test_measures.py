@@ -95,3 +95,16 @@ def test_a_broken_model_is_chance_and_not_left_out(make_run):
 def test_unfinished_runs_are_left_out(make_run):
     make_run(status="stopped")
     assert measure_all(load_runs([make_run.root])) == []
+
+
+def test_broken_clients_are_counted_apart(make_run):
+    make_run(
+        fault="unit-error", broken=["hospital-3"], attack="alie", start=1, rounds=10,
+        flags=lambda client, number: client == "hospital-3" and number > 4,
+        weights=lambda client, number: 0.0 if client == "hospital-3" else 0.3,
+    )  # fmt: skip
+    (m,) = measure_all(load_runs([make_run.root]))
+    assert m["fault_flag_tpr"] == pytest.approx(6 / 10)
+    assert m["fault_low_tpr"] == 1.0
+    assert m["flag_tpr"] == m["flag_fpr"] == m["low_fpr"] == 0.0
+    assert m["suppressed_clients"] == m["suppressed_patients"] == m["suppressed_outcome"] == 0.0

@@ -27,6 +27,15 @@ def test_pre_aggregations_stand_before_the_rule(make_run):
     }
 
 
+def test_an_f_that_follows_the_attackers_is_no_other_rule(make_run):
+    held = {f"hospital-{i}": [10, 10] for i in range(10)}
+    make_run("krum", held=held, aggregator__f=0)
+    make_run("krum", "noise", held=held, share=0.3, aggregator__f=3)
+    assert {run.method for run in load_runs([make_run.root])} == {"krum"}
+    make_run("krum", "noise", held=held, share=0.3, aggregator__f=1)
+    assert {run.method for run in load_runs([make_run.root])} == {"krum (f 0)", "krum (f 1)", "krum (f 3)"}
+
+
 def test_settings_that_differ_are_not_averaged(make_run):
     make_run(rounds=10)
     make_run(rounds=20)
@@ -76,3 +85,19 @@ def test_headings_keep_what_differs(make_run):
     runs = load_runs([make_run.root])
     assert {run.attack_label for run in runs} == {"alie from round 5", "alie from round 9"}
     assert {run.setting_label for run in runs} == {""}
+
+
+def test_faults_have_labels_beside_attacks(make_run):
+    make_run(fault="unit-error", broken=["hospital-3"], fault__factor=2, start=1)
+    make_run(fault="unit-error", broken=["hospital-3"], fault__factor=3, start=1)
+    make_run(fault="stuck-sensor", broken=["hospital-2", "hospital-3"])
+    make_run(fault="stuck-sensor", broken=["hospital-2"], attack="alie", start=1)
+    make_run()
+    runs = load_runs([make_run.root])
+    assert {run.attack for run in runs} == {
+        "fault unit-error (factor 2) 25 %",
+        "fault unit-error (factor 3) 25 %",
+        "fault stuck-sensor 50 % from round 5",
+        "alie 25 % with fault stuck-sensor 25 %",
+        "clean",
+    }

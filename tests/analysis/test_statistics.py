@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from statsmodels.stats.multitest import multipletests
 
 from wardround.analysis.statistics import adjusted, describe, paired, seeds_needed, smallest_wilcoxon_p
 
@@ -52,6 +53,7 @@ def test_a_difference_of_zero_is_on_nobodys_side_and_lowers_what_is_possible():
     assert same.t_p is same.cohens_d is None
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(values, values), min_size=2, max_size=12))
 def test_paired_tests_are_scipys(pairs):
@@ -113,6 +115,15 @@ def test_corrections_by_hand():
     # Holm: sorted 0.005·4, 0.01·3, 0.03·2, 0.04·1, each at least the one before.
     assert adjusted(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert adjusted([]) == []
+    with pytest.raises(ValueError, match="correction must be holm or bonferroni, got 'hommel'"):
+        adjusted(p, "hommel")
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.sampled_from(["holm", "bonferroni"]))
+def test_corrections_are_those_of_statsmodels(p, method):
+    assert adjusted(p, method) == pytest.approx(multipletests(p, method=method)[1], abs=1e-15)
 
 
 def test_power_against_the_noncentral_t():

@@ -23,6 +23,7 @@ def results(hospitals, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_is_the_analysis_of_the_command_line(results, tmp_path):
     expected = analyze_runs(load_runs([tmp_path / "runs"]), "median", papers=papers()).plain()
     for sources in ([results], results, [tmp_path / "runs"], [[r.path for r in results]]):

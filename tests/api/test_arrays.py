@@ -54,6 +54,7 @@ def test_the_rows_are_a_copy():
         ({"a": (np.arange(180.0).reshape(60, 3), np.arange(60))}, "60 different values"),
         ({"a": (X, Y), "b": (X, np.eye(4))}, "y must have one form for all"),
         ({"a": (X, 2 * np.eye(4))}, "findings, each 0 or 1"),
+        ({"a": (X, [[7.5, 0], [3, 1], [9, 0], [2, 1]])}, "times and events are read from a table: dataset="),
         ({"a": (X, np.zeros((4, 1, 2)))}, "y must have one label per row"),
         ({None: (X, Y * 0)}, "every row has the label"),
     ],

@@ -66,6 +66,7 @@ def test_a_network_of_ones_own_trains_as_one_by_name(tmp_path):
     assert torch.equal(weights_of(by_object.model), weights_of(by_name.model))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_result_and_another_another(hospitals, net):
     attack = {"name": "alie", "fraction": 0.2}
     first, again = (simulate(net, hospitals, aggregator="median", attack=attack, seed=5) for _ in range(2))
@@ -122,6 +123,7 @@ def test_it_learns_and_its_records_say_who_attacked(hospitals):
     assert logits.shape == (40, 1)
 
 
+@pytest.mark.slow
 def test_numpy_torch_pandas_and_lists_are_the_same(hospitals, net):
     pandas = pytest.importorskip("pandas")
     forms = [
@@ -136,6 +138,7 @@ def test_numpy_torch_pandas_and_lists_are_the_same(hospitals, net):
     assert len({r.path.name for r in results}) == 1, "one experiment"
 
 
+@pytest.mark.slow
 def test_labels_are_words_and_one_is_predicted(hospitals, net):
     words = {name: (x, np.where(y, "ill", "well")) for name, (x, y) in hospitals.items()}
     assert simulate(net, words, rounds=1).class_names == ["well", "ill"], "the words say which"

@@ -286,3 +286,20 @@ def test_a_running_simulation_has_actions_and_a_finished_run_has_none(wait_for, 
         assert refused.status_code == 409
         assert "this run is finished" in refused.json()["error"]
     assert quarantined(run.path) == {"client-1": "x"}
+
+
+def test_prometheus_gets_federations_and_what_is_running(wait_for, tmp_path, growing):
+    parser = pytest.importorskip("prometheus_client.parser")
+    run = growing()
+    run.add(2)
+    with client_of([tmp_path], TOKEN) as client:
+        assert client.get("/metrics").status_code == 401
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        the_run(wait_for, client, bearer)
+        answer = client.get("/metrics", headers=bearer)
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        families = {one.name: one for one in parser.text_string_to_metric_families(answer.text)}
+        assert families["wardround_round"].samples[0].value == 2
+        run.add(1)
+        again = client.get("/metrics", headers=bearer).text
+        assert 'wardround_round{run="run"} 3' in again

@@ -292,6 +292,7 @@ def test_the_door(watch, browser, growing, tmp_path):
     growing().add(2)
     url = watch(tmp_path, "--token", TOKEN).split("?")[0]
     page = browser.new_page()
+    page.set_default_timeout(120_000)
     page.set_default_timeout(PATIENCE)
     page.goto(url)
     assert violations(page) == []

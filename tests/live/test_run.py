@@ -170,3 +170,25 @@ def test_hostile_lines_do_not_stop_the_page(read, only, entries, tmp_path, growi
     assert max(map(len, found.names)) == 200
     (run.path / "config.yaml").write_text("{")
     read(Feed([tmp_path]))
+
+
+def test_open_warnings_of_a_federation_are_shown(read, only, tmp_path, growing):
+    run = growing(federation=True).add(1)
+    audit = AuditLog(run.path / "audit.jsonl")
+    audit.append("warning", topic="certificate", reason="server.pem: expires in 12 days")
+    audit.append("warning", topic="clock", client="north", reason="60 s behind the server's")
+    audit.append("version-differs", client="south", reason="it runs wardround 0.0.9")
+    feed = Feed([tmp_path])
+    found = only(feed)
+    assert json.loads(found.info)["warnings"] == [
+        "certificate: server.pem: expires in 12 days",
+        "north: clock: 60 s behind the server's",
+        "south: version: it runs wardround 0.0.9",
+    ]
+    audit.append("warning-over", topic="certificate")
+    audit.append("version-agrees", client="south")
+    read(feed)
+    assert json.loads(found.info)["warnings"] == ["north: clock: 60 s behind the server's"]
+    run.finish()
+    read(feed)
+    assert json.loads(found.info)["warnings"] == [], "nobody has to do anything any more"

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 def test_the_page_opens_without_an_error_and_draws_its_figures(runs, browser, tmp_path, scheme):
     path = write_page(runs, tmp_path / "page.html", "in a browser")
     page = browser.new_page(color_scheme=scheme, offline=True)
+    page.set_default_timeout(120_000)
     wrong = []
     page.on(
         "console",
@@ -42,6 +43,7 @@ def test_the_page_opens_without_an_error_and_draws_its_figures(runs, browser, tm
 
 def test_pressing_a_heading_sorts(runs, browser, tmp_path):
     page = browser.new_page()
+    page.set_default_timeout(120_000)
     page.goto(write_page(runs, tmp_path / "page.html", "sorted").as_uri())
     table = "[...document.querySelectorAll('table')].find((table) => table.querySelector('tr.group'))"
     rows = "[...body.rows].slice(1).map((row) => Number(row.cells[1].dataset.value))"
@@ -58,6 +60,7 @@ def test_pressing_a_heading_sorts(runs, browser, tmp_path):
 
 def test_on_a_narrow_screen_the_numbers_are_on_it(runs, browser, tmp_path):
     page = browser.new_page(viewport={"width": 420, "height": 900})
+    page.set_default_timeout(120_000)
     page.goto(write_page(runs, tmp_path / "page.html", "narrow").as_uri())
     page.wait_for_function("document.querySelector('#evidence-0 .main-svg')")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
@@ -86,6 +89,7 @@ def test_on_a_narrow_screen_the_numbers_are_on_it(runs, browser, tmp_path):
 
 def test_icons_do_not_cover_the_legend(runs, browser, tmp_path):
     page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.set_default_timeout(120_000)
     page.goto(write_page(runs, tmp_path / "page.html", "icons").as_uri())
     page.wait_for_function("document.querySelector('#evidence-0 .main-svg')")
     boxes = page.evaluate(
@@ -101,6 +105,7 @@ def test_no_clients_name_costs_the_page_its_figures(make_run, browser, tmp_path)
     names = ("<!--<script>", "</script>", "]]>", "a & \u2028b")
     folder = make_run(attack="sign-flip", held={name: [50, 10] for name in names})
     page, wrong = browser.new_page(offline=True), []
+    page.set_default_timeout(120_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(write_page(load_runs([folder.path]), tmp_path / "page.html", "nasty names").as_uri())
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")

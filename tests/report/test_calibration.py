@@ -52,6 +52,7 @@ def test_where_all_runs_are_attacked_the_attack_is_named(make_run):
     assert "sign-flip" in figure.title
 
 
+@pytest.mark.slow
 def test_runs_of_an_older_version_have_no_such_figures_and_others_are_on_the_page(runs, make_run):
     keys = [figure.key for figure in collect(runs).all_figures]
     assert {"calibration-0", "groups-0"} <= set(keys)

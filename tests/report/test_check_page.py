@@ -39,6 +39,7 @@ def test_it_opens_with_the_answer(check, tmp_path):
 def test_it_fits_the_screen(check, tmp_path, browser, width, scheme):
     path = write_check(check, tmp_path / "check.html")
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(120_000)
     page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("h1").inner_text() == "stays.csv"

@@ -13,6 +13,7 @@ def contents(runs):
     return collect(runs, papers())
 
 
+@pytest.mark.slow
 def test_losses_seeds_and_verdicts(contents):
     by_key = {figure.key: figure for figure in contents.figures}
     (heat,) = by_key["loss-0"].data

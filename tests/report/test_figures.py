@@ -40,3 +40,15 @@ def test_headings_name_what_differs_and_no_constant(runs, make_run):
         "AUROC against rounds: dirichlet α 0.1",
         "AUROC against rounds: dirichlet α 1",
     ]
+
+
+def test_many_clients_share_bars(make_run):
+    held = {f"hospital-{i:03d}": [i, 1] for i in range(450)}
+    make_run(held=held, rounds=1)
+    (figure,) = who_holds_what(load_runs([make_run.root]))
+    first, second = figure.data
+    assert len(first["x"]) == len(first["y"]) == 200
+    assert first["x"][0] == "1 to 2"
+    assert first["y"][0] == 448.5, "the mean of the two largest"
+    assert set(second["y"]) == {1}
+    assert "450 clients, the largest first" in figure.caption

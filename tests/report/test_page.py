@@ -142,6 +142,7 @@ def test_runs_that_are_not_finished_have_a_page_too(runs, tmp_path):
     assert "Numbers and statistics" not in text
 
 
+@pytest.mark.slow
 def test_what_a_private_run_spent_is_told(tmp_path):
     pytest.importorskip("opacus", reason="the extra 'privacy' is not installed")
     table = {"name": "synthetic", "samples": 400, "features": 6}

@@ -34,6 +34,7 @@ def test_every_figure_in_every_format(figures, tmp_path):
     assert "sign-flip" in svg
 
 
+@pytest.mark.slow
 def test_the_same_figure_is_the_same_file(figures, tmp_path):
     for folder in ("a", "b"):
         write_figures([f for f in figures if f.key == "auroc-0"], tmp_path / folder, ["svg", "png"])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from wardround.analysis import load_runs
 from wardround.report.run_figures import choose_runs, figures_of_runs
 
 
@@ -55,3 +56,31 @@ def test_weights_and_timelines_hold_the_lines_of_the_run(runs):
     assert sum(height in (2, 3) for row in heat["z"] for height in row) == attacking == 6
     assert heat["y"][-1].endswith("⚠")
     assert len(anomaly.data) == 6
+
+
+def test_broken_clients_are_called_broken(make_run):
+    make_run(fault="unit-error", broken=["hospital-2"], start=3, rounds=5, attack="alie",
+             flags=lambda client, number: client == "hospital-2" and number == 4)  # fmt: skip
+    (run,) = load_runs([make_run.root])
+    ((_, (weights, timeline, _)),) = figures_of_runs([run])
+    assert {trace["name"] for trace in weights.data} == {"honest client", "broken client", "Byzantine client"}
+    (heat,) = timeline.data
+    (row,) = [cells for name, cells in zip(heat["y"], heat["z"], strict=True) if name.endswith("(broken)")]
+    named = heat["colorbar"]["ticktext"]
+    assert [named[height] for height in row] == [
+        "honest, left alone", "honest, left alone", "broken, left alone", "broken, found", "broken, left alone",
+    ]  # fmt: skip
+    assert len(heat["colorscale"]) == 2 * len(named) == 12
+
+
+def test_of_many_clients_some_are_drawn_and_attackers_are_among_them(make_run):
+    held = {f"hospital-{i:03d}": [5, 5] for i in range(300)}
+    make_run(attack="sign-flip", share=0.5, rounds=2, start=1, held=held, weights=lambda c, n: 1 / 300)
+    (run,) = load_runs([make_run.root])
+    ((_, figures),) = figures_of_runs([run])
+    weights, timeline, anomaly = figures
+    for curves in (weights, anomaly):
+        assert len(curves.data) == 100
+        assert sum(trace["name"] == "Byzantine client" for trace in curves.data) == 50
+    assert len(timeline.data[0]["y"]) == len(timeline.data[0]["z"]) == 100
+    assert all("Of 300 clients the 100 that took part most often" in figure.caption for figure in figures)

@@ -24,13 +24,16 @@ from wardround.analysis.papers import Paper, Section
 from wardround.analysis.ranking import Ranking, rank_methods
 from wardround.analysis.recommendation import Recommendation, recommendations
 from wardround.analysis.rendering import Table, count
-from wardround.analysis.runs import Run
+from wardround.analysis.robustness import robustness_tables
+from wardround.analysis.runs import Run, quality_name
 from wardround.analysis.summaries import every_run, minority_weights, summary_tables
 from wardround.errors import ConfigError
 from wardround.files import replace_file
 from wardround.records import finite
 
 __all__ = ["Analysis", "analyze", "write"]
+
+AT_BEST = "Test figures are those of the round that was best on validation, not of the last round."
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,16 @@ def analyze(
     rules = [paper.rule for paper in papers if paper.rule is not None]
     chosen = reference_of(measured, reference, rules)
     comparisons = against_reference(measured, chosen) if chosen else []
-    ranking = rank_methods([m.run for m in measured])
+    ranking = rank_methods([m.run for m in measured if not m.run.is_oracle])
+    robustness, in_every_setting = robustness_tables(measured)
+    measure = quality_name(m.run for m in measured)
     sections = [section for paper in papers if (section := paper.section(measured)) is not None]
     tables = [table for section in sections for table in section.tables] + summary_tables(measured)
+    tables += [] if robustness is None else [robustness]
     if comparisons and chosen:
-        tables += [comparison_table(comparisons, chosen), power_table()]
+        tables += [comparison_table(comparisons, chosen, measure), power_table()]
     if ranking is not None:
-        tables.append(ranking_table(ranking))
+        tables.append(ranking_table(ranking, measure))
     tables += [table for section in sections for table in section.details]
     return Analysis(
         measured,
@@ -136,8 +142,8 @@ def analyze(
         ranking,
         sections,
         tables,
-        [every_run(measured), minority_weights(measured)],
-        notes_on(runs),
+        [every_run(measured), minority_weights(measured), in_every_setting],
+        [*([AT_BEST] if any(run.at == "best" for run in runs) else []), *notes_on(runs)],
     )
 
 

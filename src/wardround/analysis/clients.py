@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pstdev
 
 from wardround.analysis.runs import Run
-from wardround.records import ClientRecord
 
-__all__ = ["distance_from_the_rest", "minority_clients", "own_metrics", "shares_of_weight", "variation"]
+__all__ = ["distance_from_the_rest", "minority_clients", "own_metrics"]
 
 
 def distance_from_the_rest(held: Mapping[str, Sequence[int]]) -> dict[str, float]:
@@ -37,40 +33,14 @@ def minority_clients(run: Run) -> list[str]:
     if not held:
         return []
     distance = distance_from_the_rest(held)
-    honest = [client for client in held if client not in run.byzantine]
+    honest = [client for client in held if client not in run.byzantine and client not in run.broken]
     farthest = sorted(honest, key=lambda client: (-distance[client], client))
     return farthest[: max(1, len(honest) // 4)]
 
 
-def shares_of_weight(clients: Sequence[ClientRecord]) -> dict[str, float]:
-    """Each client's mean weight over its rounds as a multiple of an equal share 1/N."""
-    present: dict[int, int] = defaultdict(int)
-    for record in clients:
-        present[record.round] += record.weight is not None
-    shares: dict[str, list[float]] = defaultdict(list)
-    for record in clients:
-        if record.weight is not None:
-            shares[record.client].append(record.weight * present[record.round])
-    return {client: fmean(values) for client, values in shares.items()}
-
-
-def variation(clients: Sequence[ClientRecord], column: str) -> float | None:
-    """The coefficient of variation of a column over rounds, mean over honest clients.
-
-    0 means that every client has the same value in all rounds.
-    """
-    values: dict[str, list[float]] = defaultdict(list)
-    for record in clients:
-        value = None if record.byzantine else record.get(column)
-        if value is not None and math.isfinite(value):
-            values[record.client].append(value)
-    variations = [
-        pstdev(own) / abs(fmean(own)) for own in values.values() if len(own) > 1 and abs(fmean(own)) > 1e-12
-    ]
-    return fmean(variations) if variations else None
-
-
 def own_metrics(run: Run, metric: str) -> dict[str, float]:
     """A test metric of the final model on each client's own test samples, where it is defined."""
+    if metric == run.main:
+        return dict(run.digest.own)
     last = next((record.per_client for record in reversed(run.rounds) if record.per_client), {})
     return {client: value for client, metrics in last.items() if (value := metrics.get(metric)) is not None}

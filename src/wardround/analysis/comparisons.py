@@ -26,7 +26,7 @@ MEDIUM = 0.5  # the effect (Cohen's d) that the sample-size justification of Fed
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The reference against one other method in one setting under one attack, on AUROC."""
+    """The reference against one other method in one setting under one attack, on AUROC or C-index."""
 
     setting: str
     attack: str
@@ -58,13 +58,11 @@ def against_reference(measured: Sequence[Measured], reference: str) -> list[Pair
     groups = grouped(measured)
     tested: list[tuple[str, str, str, Paired]] = []
     for (setting, attack, method), members in groups.items():
-        ours = {m.run.seed: m["auroc"] for m in groups.get((setting, attack, reference), ())}
+        ours = {m.run.seed: m.main() for m in groups.get((setting, attack, reference), ())}
         if method == reference or not ours:
             continue
         pairs = [
-            (a, b)
-            for m in members
-            if (a := ours.get(m.run.seed)) is not None and (b := m["auroc"]) is not None
+            (a, b) for m in members if (a := ours.get(m.run.seed)) is not None and (b := m.main()) is not None
         ]
         if (test := paired([a for a, _ in pairs], [b for _, b in pairs])) is not None:
             tested.append((setting, attack, method, test))
@@ -77,7 +75,9 @@ def against_reference(measured: Sequence[Measured], reference: str) -> list[Pair
     ]
 
 
-def comparison_table(comparisons: Sequence[PairedComparison], reference: str) -> Table:
+def comparison_table(
+    comparisons: Sequence[PairedComparison], reference: str, measure: str = "AUROC"
+) -> Table:
     """The comparisons as a table; where the seeds cannot decide, it says so in place of a p-value."""
     rows: list[list[Cell]] = []
     for c in comparisons:
@@ -93,7 +93,7 @@ def comparison_table(comparisons: Sequence[PairedComparison], reference: str) ->
         )  # fmt: skip
     return Table(
         "comparisons",
-        f"AUROC of {reference} minus that of the others, paired by seed",
+        f"{measure} of {reference} minus that of the others, paired by seed",
         ["setting", "attack", "other", "seeds", "difference", "95 % (t)", "Cohen's d", "Wilcoxon p", "Holm",
          "Bonferroni", "paired t p", "seeds for 80 %"],
         rows,
@@ -120,7 +120,7 @@ def power_table() -> Table:
     )
 
 
-def ranking_table(ranking: Ranking) -> Table:
+def ranking_table(ranking: Ranking, measure: str = "AUROC") -> Table:
     """Mean ranks with Friedman's test, or why there is none."""
     if ranking.why_not:
         note = f"{ranking.blocks} blocks (setting, attack and seed). No test: {ranking.why_not}."
@@ -135,4 +135,4 @@ def ranking_table(ranking: Ranking) -> Table:
     rows: list[list[Cell]] = [
         [method, rank] for method, rank in zip(ranking.methods, ranking.mean_ranks, strict=True)
     ]
-    return Table("ranking", "Mean ranks by AUROC (1 is best)", ["method", "mean rank"], rows, (note,))
+    return Table("ranking", f"Mean ranks by {measure} (1 is best)", ["method", "mean rank"], rows, (note,))

@@ -35,7 +35,7 @@ def evidence_table(recommendation: Recommendation) -> Table | None:
         rows.append(row if few else [*row, standing.worst_attack])
     seeds = len(recommendation.seeds)
     spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", one seed"
-    notes = [f"AUROC on the test patients after the last round{spread}."]
+    notes = [f"{recommendation.measure} on the test patients after the last round{spread}."]
     if attacks:
         notes[0] += " Worst case: the lowest value of the row in each seed."
     if recommendation.left_out:

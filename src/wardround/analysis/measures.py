@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from wardround.analysis.clients import minority_clients, own_metrics, shares_of_weight, variation
+from wardround.analysis.clients import minority_clients
 from wardround.analysis.patient_groups import group_measures
 from wardround.analysis.runs import CLEAN, Run
-from wardround.records import ClientRecord
-from wardround.runs.summary import detection, flagged, rates_by_round, suppressed
+from wardround.runs.digest import LATE_WINDOW, ONSET_WINDOW
 
 __all__ = ["BASELINE", "MEASURES", "Measure", "Measured", "measure_all"]
 
@@ -20,7 +19,6 @@ BASELINE = "fedavg"
 """The rule whose time is the unit of the measure `aggregate_vs_fedavg`, and the last choice of a reference."""
 CALIBRATION = ("threshold", "sensitivity", "specificity", "brier", "ece")
 COSTS = {"aggregate_ms": "aggregate_vs_fedavg", "memory_mb": "memory_vs_fedavg"}
-ONSET_WINDOW, LATE_WINDOW = 10, 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {
     "auroc": Measure("AUROC", "test AUROC after the last round", True),
+    "c_index": Measure("C-index", "Harrell's C-index on the test rows of a survival task, after the last round", True),
     "auprc": Measure("AUPRC", "test AUPRC after the last round", True),
     "accuracy": Measure("accuracy", "test accuracy after the last round", True),
     "f1": Measure("F1", "test F1 after the last round", True),
@@ -45,14 +44,20 @@ MEASURES: dict[str, Measure] = {
     "brier": Measure("Brier score", "mean squared error of the predicted probabilities", False),
     "ece": Measure("calibration error", "mean distance of predicted probability and observed share (ECE)", False),
     "group_gap_auroc": Measure("AUROC gap", "largest difference of AUROC between groups of one attribute", False),
+    "group_gap_c_index": Measure("C-index gap", "largest difference of C-index between groups of one attribute", False),
     "group_gap_sensitivity": Measure("sensitivity gap", "largest difference of sensitivity between groups", False),
     "worst_group_auroc": Measure("worst group", "lowest AUROC of a patient group", True),
+    "worst_group_c_index": Measure("worst group", "lowest C-index of a patient group", True),
     "mean_auroc": Measure("AUROC, all rounds", "test AUROC, mean over all evaluated rounds", True),
+    "mean_c_index": Measure("C-index, all rounds", "test C-index, mean over all evaluated rounds", True),
     "broken_rounds": Measure("broken rounds", "evaluated rounds in which the model's output was not finite", False),
     "delta_auroc": Measure("ΔAUROC", "clean minus attacked, same setting, method and seed", False),
+    "delta_c_index": Measure("ΔC-index", "clean minus attacked, same setting, method and seed", False),
     "delta_auprc": Measure("ΔAUPRC", "clean minus attacked, same setting, method and seed", False),
     "rounds_to_90": Measure(
-        "rounds to 90 %", "first round at 90 % of the best AUROC of any clean run of the setting and seed", False
+        "rounds to 90 %",
+        "first round at 90 % of the best AUROC (or C-index) of any clean run of the setting and seed",
+        False,
     ),
     "robustness_index": Measure("robustness index", "accuracy under attack over accuracy without", True),
     "attack_success": Measure("attack success", "triggered test samples given the backdoor's label", False, True),
@@ -70,6 +75,15 @@ MEASURES: dict[str, Measure] = {
     "low_fpr": Measure("suppressed: FPR", "honest client-rounds with a weight below a tenth of 1/N", False, True),
     "low_fnr": Measure("suppressed: FNR", "attacking client-rounds with a tenth of 1/N or more", False, True),
     "low_latency": Measure("suppressed: latency", "as for flags, by weights", False),
+    "suppressed_clients": Measure(
+        "suppressed clients", "honest client-rounds with a weight below a tenth of FedAvg's", False, True
+    ),
+    "suppressed_patients": Measure("suppressed patients", "patients of these, of all honest ones", False, True),
+    "suppressed_outcome": Measure(
+        "suppressed, worst outcome", "the same among the patients of the outcome that suffers most", False, True
+    ),
+    "fault_flag_tpr": Measure("broken: flagged", "client-rounds of broken clients flagged", True, True),
+    "fault_low_tpr": Measure("broken: suppressed", "the same with a weight below a tenth of 1/N", None, True),
     "drift_fpr": Measure("false alarms, drift", "honest drifting clients suppressed once they move", False, True),
     "drift_flag_fpr": Measure("flags, drift", "honest drifting clients flagged once they move", False, True),
     "score_variation": Measure("score variation", "of honest clients' scores over rounds (sd/mean)", False),
@@ -80,6 +94,8 @@ MEASURES: dict[str, Measure] = {
     "least_minority_share": Measure("least of them", "the least weighted of that quarter", True),
     "worst_client_auroc": Measure("worst client", "lowest AUROC on a client's own test patients", True),
     "mean_client_auroc": Measure("mean client", "AUROC on a client's own test patients, mean over clients", True),
+    "worst_client_c_index": Measure("worst client", "lowest C-index on a client's own test patients", True),
+    "mean_client_c_index": Measure("mean client", "C-index on a client's own test patients, mean over clients", True),
     "aggregate_ms": Measure("server ms", "median milliseconds per round that the rule takes", False),
     "aggregate_vs_fedavg": Measure("× FedAvg", "that time over FedAvg's in the same setting", False),
     "memory_mb": Measure("memory MB", "peak resident memory of the run's process", False),
@@ -93,11 +109,15 @@ class Measured:
 
     run: Run
     values: dict[str, float | None] = field(default_factory=dict)
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
     """Each client's mean weight as a multiple of an equal share."""
 
     def __getitem__(self, name: str) -> float | None:
         return self.values.get(name)
+
+    def main(self, name: str = "{}") -> float | None:
+        """The measure by which its model is compared, or one made of it: `m.main("delta_{}")` is ΔAUROC or ΔC-index."""
+        return self.values.get(name.format(self.run.main))
 
 
 def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda done: None) -> list[Measured]:
@@ -105,9 +125,7 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     finished = [run for run in runs if run.finished]
     measured = []
     for done, run in enumerate(finished, start=1):
-        clients = run.clients  # read once: this is most of the work
-        shares = shares_of_weight(clients)
-        measured.append(Measured(run, _own(run, clients, shares), shares))
+        measured.append(Measured(run, _own(run), run.digest.shares))
         progress(done)
     clean = {(m.run.setting, m.run.method, m.run.seed): m for m in measured if m.run.attack == CLEAN}
     best: dict[tuple[str, int], float] = {}
@@ -131,58 +149,20 @@ def measure_all(runs: Iterable[Run], progress: Callable[[int], Any] = lambda don
     return measured
 
 
-def _own(run: Run, clients: list[ClientRecord], shares: dict[str, float]) -> dict[str, float | None]:
-    curve = [value for _, value in run.curve]
-    values: dict[str, float | None] = {name: run.final(name) for name in ("auroc", "auprc", "accuracy", "f1")}
+def _own(run: Run) -> dict[str, float | None]:
+    shares, of_lines = run.digest.shares, dict(run.digest.values)
+    values: dict[str, float | None] = {
+        name: run.final(name) for name in ("auroc", "c_index", "auprc", "accuracy", "f1")
+    }
     values |= {name: run.final(name) for name in ("loss", "attack_success", *CALIBRATION)}
     values |= group_measures(run)
-    values["mean_auroc"] = fmean(curve) if curve else None
-    values["broken_rounds"] = run.broken_rounds
-    values |= _verdicts(run, clients)
-    values["score_variation"] = variation(clients, "score")
-    values["threshold_variation"] = variation(clients, "threshold")
+    values[f"mean_{run.main}"] = of_lines.pop("mean_main")
+    values[f"worst_client_{run.main}"] = of_lines.pop("worst_client")
+    values[f"mean_client_{run.main}"] = of_lines.pop("mean_client")
+    values |= of_lines
     minority = [shares[client] for client in minority_clients(run) if client in shares]
     values["minority_share"] = fmean(minority) if minority else None
     values["least_minority_share"] = min(minority, default=None)
-    own = own_metrics(run, "auroc")
-    values["worst_client_auroc"] = min(own.values(), default=None)
-    values["mean_client_auroc"] = fmean(own.values()) if own else None
-    spent = sorted(record.seconds["aggregate"] for record in run.rounds)
-    values["aggregate_ms"] = 1000 * spent[len(spent) // 2] if spent else None
-    values["memory_mb"] = max((record.memory_mb or 0.0 for record in run.rounds), default=None)
-    return values
-
-
-def _verdicts(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
-    """Rates over the whole run and over windows, by flags and by weights."""
-    values: dict[str, float | None] = {}
-    flags, low = flagged(clients), suppressed(clients)
-    by_flags, by_weights = detection(clients, flags), detection(clients, low)
-    for name in ("tpr", "fpr", "fnr", "precision", "f1", "latency"):
-        values[f"flag_{name}"] = None if by_flags is None else by_flags[name]
-    for name in ("tpr", "fpr", "fnr", "latency"):
-        values[f"low_{name}"] = None if by_weights is None else by_weights[name]
-    values |= _windows(run, clients)
-    drifting = set(run.drifting)
-    since = run.drift.get("start", 0)
-    moving = [i for i, record in enumerate(clients) if record.client in drifting and record.round > since]
-    values["drift_fpr"] = _mean([low[i] for i in moving])
-    values["drift_flag_fpr"] = _mean([flags[i] for i in moving])
-    return values
-
-
-def _windows(run: Run, clients: list[ClientRecord]) -> dict[str, float | None]:
-    rates = rates_by_round(clients, flagged(clients))
-    last = max(rates, default=0)
-
-    def over(rate: str, first: int, end: int) -> float | None:
-        return _mean([of_round[rate] for number, of_round in rates.items() if first <= number < end])
-
-    late = last - LATE_WINDOW + 1
-    values = {"flag_tpr_late": over("tpr", late, last + 1), "flag_fpr_late": over("fpr", late, last + 1)}
-    if run.onset is not None:
-        values["flag_tpr_onset"] = over("tpr", run.onset, run.onset + ONSET_WINDOW)
-        values["flag_fpr_before"] = over("fpr", 1, run.onset)
     return values
 
 
@@ -190,7 +170,7 @@ def _against_clean(m: Measured, clean: Measured | None) -> dict[str, float | Non
     if clean is None or m.run.attack == CLEAN:
         return {}
     values: dict[str, float | None] = {}
-    for name in ("auroc", "auprc"):
+    for name in (m.run.main, "auprc"):
         before, after = clean[name], m[name]
         values[f"delta_{name}"] = None if before is None or after is None else before - after
     before, after = clean["accuracy"], m["accuracy"]
@@ -200,8 +180,3 @@ def _against_clean(m: Measured, clean: Measured | None) -> dict[str, float | Non
 
 def _first_round_at(run: Run, target: float) -> int | None:
     return next((number for number, value in run.curve if value >= target), None)
-
-
-def _mean(values: Sequence[Any]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -62,7 +62,7 @@ def notes_on(runs: Sequence[Run]) -> list[str]:
             f"{run.folder.path.name} ({run.summary.reason})" for run in diverged if run.summary is not None
         ]
         count = "1 run diverged" if len(diverged) == 1 else f"{len(diverged)} runs diverged"
-        notes.append(f"{count}; where there is no AUROC it counts as 0.5: {_some(named)}.")
+        notes.append(f"{count}; where there is no AUROC or C-index it counts as 0.5: {_some(named)}.")
     return notes
 
 

@@ -11,8 +11,8 @@ from wardround.analysis.runs import Run
 
 __all__ = ["gap_table", "group_measures", "group_table", "worst_gap"]
 
-FIGURES = ("auroc", "accuracy", "f1", "sensitivity", "specificity", "brier")
-HEADINGS = {"auroc": "AUROC", "f1": "F1", "brier": "Brier"}
+FIGURES = ("auroc", "c_index", "accuracy", "f1", "sensitivity", "specificity", "brier")
+HEADINGS = {"auroc": "AUROC", "c_index": "C-index", "f1": "F1", "brier": "Brier"}
 Label = tuple[str, str, str]
 
 
@@ -31,16 +31,17 @@ def worst_gap(run: Run, metric: str) -> float | None:
 def group_measures(run: Run) -> dict[str, float | None]:
     """The measures of a run that compare its patient groups."""
     figures = [own for groups in run.details.groups.values() for own in groups.values()]
-    areas = [value for own in figures if isinstance(value := own.get("auroc"), float)]
+    areas = [value for own in figures if isinstance(value := own.get(run.main), float)]
     return {
-        "group_gap_auroc": worst_gap(run, "auroc"),
+        f"group_gap_{run.main}": worst_gap(run, run.main),
         "group_gap_sensitivity": worst_gap(run, "sensitivity"),
-        "worst_group_auroc": min(areas, default=None),
+        f"worst_group_{run.main}": min(areas, default=None),
     }
 
 
 def group_table(groups: Mapping[Label, Sequence[HasRun]]) -> Table | None:
     """One row per setting, attack, method and patient group: means over seeds."""
+    shown_figures = _figures_of(groups)
     rows: list[list[Cell]] = []
     reasons: set[str] = set()
     for label, members in groups.items():
@@ -54,12 +55,18 @@ def group_table(groups: Mapping[Label, Sequence[HasRun]]) -> Table | None:
             own = [m.run.details.groups.get(attribute, {}).get(group, {}) for m in members]
             known = [figures for figures in own if figures]
             rows.append(
-                [*label, attribute, group, _mean(known, "n", 0), *(_mean(known, name) for name in FIGURES)]
+                [
+                    *label,
+                    attribute,
+                    group,
+                    _mean(known, "n", 0),
+                    *(_mean(known, name) for name in shown_figures),
+                ]
             )
             reasons |= {f"{group}: {figures['reason']}" for figures in known if figures.get("reason")}
     if not rows:
         return None
-    headings = [HEADINGS.get(name, name) for name in FIGURES]
+    headings = [HEADINGS.get(name, name) for name in shown_figures]
     notes = [
         "Test rows of each patient group after the last round, mean over the seeds that have the figure."
     ]
@@ -73,22 +80,30 @@ def group_table(groups: Mapping[Label, Sequence[HasRun]]) -> Table | None:
 
 def gap_table(groups: Mapping[Label, Sequence[HasRun]]) -> Table | None:
     """One row per setting, attack, method and attribute: the largest minus the least figure of its groups."""
+    shown_figures = _figures_of(groups)
     rows: list[list[Cell]] = []
     for label, members in groups.items():
         for attribute in dict.fromkeys(name for m in members for name in m.run.details.gaps):
             own = [m.run.details.gaps.get(attribute, {}) for m in members]
-            cells = [_mean(own, name) for name in FIGURES]
+            cells = [_mean(own, name) for name in shown_figures]
             if any(cell is not None for cell in cells):
                 rows.append([*label, attribute, *cells])
     if not rows:
         return None
-    headings = [HEADINGS.get(name, name) for name in FIGURES]
+    headings = [HEADINGS.get(name, name) for name in shown_figures]
     note = (
         "Largest minus least figure among the groups of an attribute (sex, age band, site), mean over seeds. Groups of "
         "few rows and patients of unknown group are left out. A gap alone proves no unfairness: case mixes differ."
     )
     columns = ["setting", "attack", "method", "attribute", *headings]
     return Table("group-gaps", "Gaps between patient groups", columns, rows, (note,), words=4)
+
+
+def _figures_of(groups: Mapping[Label, Sequence[HasRun]]) -> tuple[str, ...]:
+    """The figures of the runs' tasks: a survival task has the C-index alone."""
+    mains = {m.run.main for members in groups.values() for m in members}
+    classes = () if mains == {"c_index"} else FIGURES[2:]
+    return (*(name for name in FIGURES[:2] if name in mains), *classes)
 
 
 def _mean(figures: Sequence[Mapping[str, float | str | None]], name: str, digits: int = 3) -> str | None:

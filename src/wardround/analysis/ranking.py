@@ -23,7 +23,7 @@ FEWEST_METHODS = 3
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks by AUROC (1 is best) over blocks: the same setting, attack and seed for every method."""
+    """Mean ranks by AUROC or C-index (1 is best) over blocks: the same setting, attack and seed for every method."""
 
     methods: tuple[str, ...]
     mean_ranks: tuple[float, ...]
@@ -71,7 +71,7 @@ def rank_methods(runs: Sequence[Run]) -> Ranking | None:
     """
     blocks: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     for run in runs:
-        if (value := run.final("auroc")) is not None:
+        if (value := run.quality) is not None:
             blocks[run.setting, run.attack, run.seed][run.method] = value
     counts: dict[str, int] = defaultdict(int)
     for block in blocks.values():

@@ -23,6 +23,7 @@ from wardround.analysis.measures import BASELINE, Measured
 from wardround.analysis.rendering import difference, fixed
 from wardround.analysis.runs import CHANCE, CLEAN
 from wardround.analysis.statistics import LEVEL, Paired, adjusted, paired, smallest_wilcoxon_p
+from wardround.records import MAIN_METRICS
 
 __all__ = ["Recommendation", "Standing", "recommend", "recommendations"]
 
@@ -85,6 +86,8 @@ class Recommendation:
     """The compared rules, best worst case first."""
     left_out: tuple[str, ...] = ()
     """Rules that did not run under all of these conditions."""
+    measure: str = "AUROC"
+    """What the figures are; of a survival task the C-index."""
 
     @property
     def text(self) -> str:
@@ -104,20 +107,29 @@ def recommendations(
     warned: dict[str, str] = {}
     settings: dict[str, dict[str, dict[tuple[str, int], float]]] = defaultdict(lambda: defaultdict(dict))
     backdoors: set[str] = set()
+    measures: dict[str, str] = {}
     for m in measured:
+        if m.run.is_oracle:  # no rule that anybody could use
+            continue
         if (caution := (cautions or {}).get(m.run.config["aggregator"]["name"])) is not None:
             warned[m.run.method] = caution
-        if (value := m["auroc"]) is not None:
+        if (value := m.main()) is not None:
             settings[m.run.setting][m.run.method][m.run.attack, m.run.seed] = value
+            measures[m.run.setting] = MAIN_METRICS[m.run.main]
         if m["attack_success"] is not None:
             backdoors.add(m.run.setting)
     return [
-        recommend(settings[setting], setting, setting in backdoors, warned) for setting in sorted(settings)
+        recommend(settings[setting], setting, setting in backdoors, warned, measures[setting])
+        for setting in sorted(settings)
     ]
 
 
 def recommend(
-    results: Results, setting: str = "", backdoor: bool = False, cautions: Mapping[str, str] | None = None
+    results: Results,
+    setting: str = "",
+    backdoor: bool = False,
+    cautions: Mapping[str, str] | None = None,
+    measure: str = "AUROC",
 ) -> Recommendation:
     """Decide which rule the results of one setting support.
 
@@ -126,13 +138,14 @@ def recommend(
         setting: Its name, for the heading.
         backdoor: Whether an attack aims at triggered samples, which AUROC does not show.
         cautions: By method: what must be known before it is used, whatever these results say.
+        measure: What the results are, in words; chance must be 0.5 and higher must be better.
     """
     conditions, seeds, methods = _comparable(results)
     standings = _standings(results, conditions, seeds, methods)
     left_out = tuple(sorted(set(results) - set(methods)))
     attacks = [condition for condition in conditions if condition != CLEAN]
     reference = BASELINE if BASELINE in methods else None
-    facts = _Facts(setting, standings, attacks, seeds, reference, left_out, backdoor, cautions or {})
+    facts = _Facts(setting, standings, attacks, seeds, reference, left_out, backdoor, cautions or {}, measure)
     if not seeds or len(methods) < 2:
         return facts.nothing_to_compare()
     if not attacks:
@@ -202,13 +215,16 @@ class _Facts:
     left_out: tuple[str, ...]
     backdoor: bool
     cautions: Mapping[str, str]
+    measure: str
 
     def nothing_to_compare(self) -> Recommendation:
         if not self.standings:
             why = "no two rules ran under the same attacks with the same seeds"
             return self._made(NONE, None, f"No rule can be recommended: {why}.", [])
         only = self.standings[0]
-        reached = [f"AUROC {fixed(only.mean(CLEAN))} without an attack"] if CLEAN in only.values else []
+        reached = (
+            [f"{self.measure} {fixed(only.mean(CLEAN))} without an attack"] if CLEAN in only.values else []
+        )
         if only.worst_attack is not None:
             reached.append(f"{fixed(only.mean(only.worst_attack))} under {only.worst_attack}")
         why = f"{only.method} is the only rule here, and there is nothing to compare it with"
@@ -227,7 +243,7 @@ class _Facts:
             None,
             f"No rule can be recommended: {why}.",
             [
-                f"Without an attack {best.method} has the highest AUROC, {fixed(best.mean(CLEAN))}; next is "
+                f"Without an attack {best.method} has the highest {self.measure}, {fixed(best.mean(CLEAN))}; next is "
                 f"{second.method} with {fixed(second.mean(CLEAN))}{told_apart}."
             ],
         )
@@ -244,8 +260,8 @@ class _Facts:
         worst, seeds = fmean(best.worst), len(self.seeds)
         if self._too_low(worst):
             return NONE, (
-                f"No rule can be recommended: even the best one here, {best.method}, keeps an AUROC of only "
-                f"{fixed(worst)} in its worst case (0.5 is chance)."
+                f"No rule can be recommended: even the best one here, {best.method}, keeps "
+                f"{_article(self.measure)} of only {fixed(worst)} in its worst case (0.5 is chance)."
             )
         if best.method == self.reference:
             return NOT_NEEDED, (
@@ -284,7 +300,7 @@ class _Facts:
         if tied and best.method == self.reference:
             sentences.append(f"Not told apart from it: {_listed(tied)}.")
         if self.backdoor:
-            sentences.append("AUROC does not show whether a backdoor works: see 'attack success'.")
+            sentences.append(f"{self.measure} does not show whether a backdoor works: see 'attack success'.")
         if best.method in self.cautions:
             sentences.append(self.cautions[best.method])
         return sentences
@@ -295,7 +311,9 @@ class _Facts:
         other = self._other(best)
         test = self._cost(best, other)
         assert test is not None
-        figures = f"AUROC {fixed(best.mean(CLEAN))}, {_plain(other.method)} has {fixed(other.mean(CLEAN))}"
+        figures = (
+            f"{self.measure} {fixed(best.mean(CLEAN))}, {_plain(other.method)} has {fixed(other.mean(CLEAN))}"
+        )
         amount = difference(test.difference)
         if best.method == self.reference:
             return [f"Without an attack: {figures}."]
@@ -372,8 +390,12 @@ class _Facts:
             self.setting, verdict, rule, headline, tuple(details), None if other is None else other.method,
             None if best is None or other is None else self._cost(best, other),
             None if best is None or other is None else self._saving(best, other),
-            tied, tuple(self.seeds), self.standings, self.left_out,
+            tied, tuple(self.seeds), self.standings, self.left_out, self.measure,
         )  # fmt: skip
+
+
+def _article(measure: str) -> str:
+    return f"an {measure}" if measure.startswith("A") else f"a {measure}"
 
 
 def _plain(method: str) -> str:

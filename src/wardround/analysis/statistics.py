@@ -1,6 +1,6 @@
 """Statistics that say what a few seeds can and cannot show.
 
-Everything is computed by scipy and statsmodels. What this module adds: the smallest p-value that a test could have
+Tests and powers are scipy's and statsmodels'. What this module adds: the smallest p-value that a test could have
 reached with that many seeds stands beside the p-value, and a test that cannot reach the level gives no verdict.
 """
 
@@ -11,6 +11,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, stdev
 
 import numpy as np
@@ -52,10 +53,29 @@ def describe(values: Sequence[float]) -> Description | None:
         return None
     if len(values) == 1:
         return Description(1, values[0], None, None, None)
-    draws = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    draws, times = _resamples(len(values))
     means = np.asarray(values, dtype=float)[draws].mean(1)
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return Description(len(values), fmean(values), stdev(values), float(low), float(high))
+    order = means.argsort()
+    means, places = means[order], times[order].cumsum()
+
+    def quantile(share: float) -> float:
+        place = share * (RESAMPLES - 1)
+        below, above = means[places.searchsorted([int(place), int(place) + 1], side="right")]
+        return float(below + (above - below) * (place - int(place)))
+
+    return Description(
+        len(values), fmean(values), stdev(values), quantile(LEVEL / 2), quantile(1 - LEVEL / 2)
+    )
+
+
+@lru_cache(maxsize=64)
+def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of n values out of n with replacement, always the same ones, and how often each came up.
+
+    Thousands of tables' cells ask for them, and of a few seeds only a few draws are different.
+    """
+    draws = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
+    return np.unique(np.sort(draws, 1), axis=0, return_counts=True)
 
 
 def smallest_wilcoxon_p(n: int) -> float:
@@ -133,7 +153,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nearly equal differences: scipy warns of lost precision
             t_p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+        half = _critical_t(n) * sd / math.sqrt(n)
         low, high, cohens_d = mean - half, mean + half, mean / sd
     return Paired(
         n, mean, sd, low, high, wilcoxon_p, smallest_wilcoxon_p(len(moved)), t_p, cohens_d,
@@ -141,17 +161,33 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired | None:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
+def _critical_t(n: int) -> float:
+    """Student's t that n values exceed with a probability of LEVEL, on either side."""
+    from scipy import stats
+
+    return float(stats.t.ppf(1 - LEVEL / 2, n - 1))
+
+
 def adjusted(p_values: Sequence[float], method: str = "holm") -> list[float]:
     """p-values of one family of tests, corrected by `holm` or `bonferroni`.
+
+    Not by statsmodels: its Holm collects the garbage of the whole process in every call.
 
     >>> [round(p, 3) for p in adjusted([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
     if not p_values:
         return []
-    from statsmodels.stats.multitest import multipletests
-
-    return [float(p) for p in multipletests(p_values, alpha=LEVEL, method=method)[1]]
+    if method not in ("holm", "bonferroni"):
+        raise ValueError(f"correction must be holm or bonferroni, got {method!r}")
+    p, n = np.asarray(p_values, dtype=float), len(p_values)
+    if method == "bonferroni":
+        return [float(value) for value in np.minimum(n * p, 1)]
+    order = np.argsort(p)
+    corrected = np.empty(n)
+    corrected[order] = np.minimum(np.maximum.accumulate(np.arange(n, 0, -1) * p[order]), 1)
+    return [float(value) for value in corrected]
 
 
 def seeds_needed(
@@ -159,24 +195,41 @@ def seeds_needed(
 ) -> int | None:
     """How many seeds a two-sided paired t-test needs to find an effect (Cohen's d of the differences).
 
-    None where `most` are not enough. The number is doubled until the power suffices, then halved in between:
-    statsmodels' own solver looks for a real number and finds none for large effects.
+    None where `most` are not enough. A larger effect needs no more seeds: between two effects that need the same
+    number, nothing is computed anew.
 
     >>> seeds_needed(0.5), seeds_needed(50.0), seeds_needed(0.001)
     (34, 2, None)
     """
+    known = _SEEDS_NEEDED.setdefault((power, level, most), [(0.0, None), (math.inf, FEWEST_SEEDS)])
+    place = bisect_left(known, abs(effect), key=lambda one: one[0])
+    if place and known[place - 1][1] == known[place][1]:
+        return known[place][1]
+    seeds = _seeds_needed(abs(effect), power, level, most)
+    known.insert(place, (abs(effect), seeds))
+    return seeds
+
+
+FEWEST_SEEDS = 2
+_SEEDS_NEEDED: dict[tuple[float, float, int], list[tuple[float, int | None]]] = {}
+"""What is asked for → effects in rising order with the seeds that they need."""
+
+
+def _seeds_needed(effect: float, power: float, level: float, most: int) -> int | None:
+    """The number is doubled until the power suffices, then halved in between: statsmodels' own solver looks for a real
+    number and finds none for large effects."""
     from scipy import stats
     from statsmodels.stats.power import TTestPower
 
     def enough(seeds: int) -> bool:
-        reached = float(TTestPower().power(abs(effect), seeds, level))
+        reached = float(TTestPower().power(effect, seeds, level))
         if math.isnan(reached):  # the noncentral t is too far out to be computed: it lies wholly on one side
-            return abs(effect) * math.sqrt(seeds) > float(stats.t.ppf(1 - level / 2, seeds - 1))
+            return effect * math.sqrt(seeds) > float(stats.t.ppf(1 - level / 2, seeds - 1))
         return reached >= power
 
-    high = 2
+    high = FEWEST_SEEDS
     while not enough(high):
         if high >= most:
             return None
         high = min(2 * high, most)
-    return 2 + bisect_left(range(2, high + 1), True, key=enough)
+    return FEWEST_SEEDS + bisect_left(range(FEWEST_SEEDS, high + 1), True, key=enough)

@@ -9,8 +9,9 @@ from wardround.analysis.clients import distance_from_the_rest, minority_clients,
 from wardround.analysis.measures import MEASURES, Measured
 from wardround.analysis.patient_groups import gap_table, group_table
 from wardround.analysis.rendering import Cell, Table, number, percent, plus_minus
-from wardround.analysis.runs import CLEAN
+from wardround.analysis.runs import CLEAN, quality_name
 from wardround.analysis.statistics import Description, describe
+from wardround.records import MAIN_METRICS
 
 __all__ = ["every_run", "grouped", "minority_weights", "summary_tables"]
 
@@ -52,10 +53,11 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
             _measures(
                 groups, "detection", "Detection, over client-rounds", attacked_only=True,
                 names=("flag_tpr", "flag_fpr", "flag_precision", "flag_f1", "flag_latency", "flag_tpr_onset",
-                       "flag_tpr_late", "low_tpr", "low_fpr", "low_latency"),
+                       "flag_tpr_late", "low_tpr", "low_fpr", "low_latency", "fault_flag_tpr", "fault_low_tpr"),
                 notes=("Flagged: the rule's own verdict. Suppressed: weight below a tenth of 1/N, for every rule "
                        "with weights. A latency is the mean over the seeds that have one, their number in brackets "
-                       "where it is not all; 'never' where none has.",),
+                       "where it is not all; 'never' where none has. Broken clients are counted apart, "
+                       "neither as attackers nor as false alarms.",),
             ),
             _measures(
                 groups, "false-alarms", "Honest clients without attack",
@@ -63,7 +65,10 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
             ),
             _measures(
                 groups, "clients", "Single clients",
-                names=("minority_share", "least_minority_share", "worst_client_auroc", "mean_client_auroc"),
+                names=(
+                    "minority_share", "least_minority_share", "worst_client_auroc", "mean_client_auroc",
+                    "worst_client_c_index", "mean_client_c_index",
+                ),
                 notes=("The minority is the quarter of the honest clients whose class mix is farthest from that of all "
                        "clients (total variation). Weight as a multiple of an equal share. A client's own figures are "
                        "on the part of the test split that has its class mix.",),
@@ -82,32 +87,38 @@ def summary_tables(measured: Sequence[Measured]) -> list[Table]:
 
 def _performance(groups: Group) -> Table | None:
     rows: list[list[Cell]] = []
+    measure = quality_name(m.run for members in groups.values() for m in members)
+    classes = [] if measure == MAIN_METRICS["c_index"] else ["auprc", "accuracy", "f1"]
     has_success = any(m["attack_success"] is not None for members in groups.values() for m in members)
     for (setting, attack, method), members in groups.items():
-        auroc = over_seeds(members, "auroc")
+        auroc = describe([value for m in members if (value := m.main()) is not None])
+        lost = describe([value for m in members if (value := m.main("delta_{}")) is not None])
         row: list[Cell] = [setting, attack, method, len(members), _mean_sd(auroc), _interval(auroc)]
-        row += [_mean_sd(over_seeds(members, name)) for name in ("auprc", "accuracy", "f1")]
-        row += [_mean_sd(over_seeds(members, name)) for name in ("delta_auroc", "delta_auprc")]
-        row += [_rounds(members, "rounds_to_90"), _mean_sd(over_seeds(members, "robustness_index"))]
+        row += [_mean_sd(over_seeds(members, name)) for name in classes]
+        row += [_mean_sd(lost), *(_mean_sd(over_seeds(members, "delta_auprc")) for _ in classes[:1])]
+        row += [_rounds(members, "rounds_to_90")]
+        row += [_mean_sd(over_seeds(members, "robustness_index")) for _ in classes[:1]]
         if has_success:
             row.append(percent(success.mean) if (success := over_seeds(members, "attack_success")) else None)
         rows.append(row)
     if not rows:
         return None
-    names = ["setting", "attack", "method", "seeds", "AUROC", "95 % bootstrap", "AUPRC", "accuracy", "F1", "ΔAUROC",
-             "ΔAUPRC", "rounds to 90 %", "robustness index"]  # fmt: skip
+    names = ["setting", "attack", "method", "seeds", measure, "95 % bootstrap"]
+    names += [MEASURES[name].heading for name in classes]
+    names += [f"Δ{measure}", *(["ΔAUPRC"] if classes else []), "rounds to 90 %"]
+    names += ["robustness index"] if classes else []
     most = max(len(members) for members in groups.values())
     notes = ["Test figures after the last round, mean ± standard deviation over seeds. Δ is clean minus attacked of "
-             "the same seed. Rounds to 90 % of the best AUROC of any clean run of the same setting and seed. "
-             "Robustness index: accuracy under attack over accuracy without."]  # fmt: skip
+             f"the same seed. Rounds to 90 % of the best {measure} of any clean run of the same setting and seed."
+             + (" Robustness index: accuracy under attack over accuracy without." if classes else "")]  # fmt: skip
     broken = sum(bool(m["broken_rounds"]) for members in groups.values() for m in members)
     if broken:
         notes.append(
-            f"In {broken} runs the model's output was not finite at times: its AUROC then counts as 0.5."
+            f"In {broken} runs the model's output was not finite at times: its {measure} then counts as 0.5."
         )
     reasons = [m.run.why_no_auroc for members in groups.values() for m in members]
     for reason in dict.fromkeys(reason for reason in reasons if reason is not None):
-        notes.append(f"No AUROC in {reasons.count(reason)} of {len(reasons)} runs: {reason}.")
+        notes.append(f"No {measure} in {reasons.count(reason)} of {len(reasons)} runs: {reason}.")
     if 1 < most < 5:
         notes.append(
             f"A bootstrap over {most} seeds only knows the range between the lowest and the highest of them."
@@ -154,8 +165,10 @@ def _rounds(members: Sequence[Measured], name: str) -> str | None:
     """The mean over the seeds that reached it, and how many did."""
     values = over_seeds(members, name)
     if values is None:
-        counted = {"flag_latency": "flag_tpr", "low_latency": "low_tpr", "rounds_to_90": "auroc"}[name]
-        return "never" if any(m[counted] is not None for m in members) else None
+        counted = {"flag_latency": "flag_tpr", "low_latency": "low_tpr", "rounds_to_90": "{}"}[
+            name
+        ]  # {}: AUROC or C-index
+        return "never" if any(m.main(counted) is not None for m in members) else None
     return f"{values.mean:.1f}" + (f" ({values.n} of {len(members)})" if values.n < len(members) else "")
 
 
@@ -185,16 +198,26 @@ def every_run(measured: Sequence[Measured]) -> Table:
 
 
 def minority_weights(measured: Sequence[Measured]) -> Table:
-    """The weight and own AUROC of each honest client with a rare class mix."""
+    """The weight and own AUROC (or C-index) of each honest client with a rare class mix."""
     rows: list[list[Cell]] = []
     for m in measured:
         held = m.run.record.get("clients") or {}
         far = distance_from_the_rest(held) if held else {}
-        own = own_metrics(m.run, "auroc")
+        own = own_metrics(m.run, m.run.main)
         labels = (m.run.setting, m.run.attack, m.run.method, m.run.seed)
         rows += [
             [*labels, client, far[client], m.shares.get(client), own.get(client)]
             for client in minority_clients(m.run)
         ]
-    columns = ["setting", "attack", "method", "seed", "client", "distance", "share of weight", "own AUROC"]
+    measure = quality_name(m.run for m in measured)
+    columns = [
+        "setting",
+        "attack",
+        "method",
+        "seed",
+        "client",
+        "distance",
+        "share of weight",
+        f"own {measure}",
+    ]
     return Table("minority", "Honest clients with a rare class mix", columns, rows, words=5)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from wardround.analysis.runs import Run
+from wardround.analysis.runs import Run, quality_name
 
 __all__ = ["Comparison", "compare"]
 
@@ -30,6 +30,8 @@ class Comparison:
     verdict: str
     """Where TPR and FPR come from: flags, weights, or nothing."""
     unfinished: int
+    measure: str = "AUROC"
+    """What `auroc` is: of a survival task the C-index."""
     epsilon: float | None = None
     """The largest ε that one of the runs spent; None without differential privacy."""
 
@@ -40,7 +42,7 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
     for run in runs:
         groups[run.setting, run.method, run.attack].append(run)
     clean = {
-        (run.setting, run.method, run.seed): run.final("auroc")
+        (run.setting, run.method, run.seed): run.quality
         for (_, _, attack), members in groups.items()
         if attack == "clean"
         for run in members
@@ -54,12 +56,12 @@ def _line(
 ) -> Comparison:
     setting, method, attack = key
     finished = [run for run in runs if run.summary is not None and run.summary.final is not None]
-    values = [value for run in finished if (value := run.final("auroc")) is not None]
+    values = [value for run in finished if (value := run.quality) is not None]
     losses = [
         before - after
         for run in finished
         if (before := clean.get((setting, method, run.seed))) is not None
-        and (after := run.final("auroc")) is not None
+        and (after := run.quality) is not None
     ]
     summaries = [run.summary for run in finished if run.summary is not None]
     detections = [summary.detection for summary in summaries if summary.detection]
@@ -77,6 +79,7 @@ def _line(
         fpr=_mean([rate["fpr"] for rate in rates if rate["fpr"] is not None]),
         verdict=("flags" if has_flags else "weights") if rates else "none",
         unfinished=len(runs) - len(finished),
+        measure=quality_name(runs),
         epsilon=max((spent for run in finished if (spent := run.epsilon) is not None), default=None),
     )
 

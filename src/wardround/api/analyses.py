@@ -13,6 +13,7 @@ from wardround.analysis import analyze as analyze_runs
 from wardround.analysis import write as write_tables
 from wardround.analysis.claims import Verdict
 from wardround.analysis.rendering import Table
+from wardround.analysis.runs import At
 from wardround.api.pages import write_report
 from wardround.api.simulations import Result
 from wardround.api.tables import Records
@@ -70,17 +71,20 @@ class RunsAnalysis:
         return self.markdown()
 
 
-def analyze(*sources: Source | Iterable[Source], reference: str | None = None) -> RunsAnalysis:
+def analyze(
+    *sources: Source | Iterable[Source], reference: str | None = None, at: At = "final"
+) -> RunsAnalysis:
     """Compare runs: results of `simulate`, run folders, or folders of run folders; single or in lists.
 
     Args:
         sources: The runs.
         reference: The method that the others are compared with; None: a paper's rule, if it is among them.
+        at: Metrics of the last round (`final`), or of the one that was `best` on validation.
     """
     folders = list(_folders(sources))
     if not folders:
         raise ConfigError("analyze: give results of simulate, or run folders")
-    return RunsAnalysis(folders, analyze_runs(load_runs(folders), reference, papers=papers()))
+    return RunsAnalysis(folders, analyze_runs(load_runs(folders, at), reference, papers=papers()))
 
 
 def _folders(sources: Iterable[Source | Iterable[Source]]) -> Iterable[Path]:

@@ -167,7 +167,10 @@ def _several_labels(
         raise DataError(f"y has {sorted(widths)} columns at different clients; all need the same findings")
     for client, values in labels.items():
         if not np.isin(values, (0, 1)).all():
-            raise DataError(f"client '{client}': several columns of y are findings, each 0 or 1 in every row")
+            raise DataError(
+                f"client '{client}': several columns of y are findings, each 0 or 1 in every row; times and events "
+                "are read from a table: dataset={'name': 'csv', 'file': …, 'time': …, 'event': …}"
+            )
     rows = {
         client: Rows(inputs[client], torch.tensor(values.astype(np.float32)))
         for client, values in labels.items()

@@ -38,7 +38,7 @@ def outputs_of(source: nn.Module | Callable[[], nn.Module], inputs: Tensor) -> i
 def check_network(outputs: int, task: Task, class_names: tuple[str, ...]) -> None:
     """Raise where a network has another number of outputs than the labels need."""
     classes = len(class_names)
-    allowed = {Task.BINARY: {1}, Task.MULTICLASS: {classes}, Task.MULTILABEL: {classes}}[task]
+    allowed = {1} if task.has_one_output else {classes}
     if outputs not in allowed:
         wanted = "1 output (or 2)" if classes == 2 and task is not Task.MULTILABEL else f"{classes} outputs"
         raise ConfigError(

@@ -28,7 +28,7 @@ from wardround.errors import ConfigError, WardroundWarning
 from wardround.federation.model_factory import build_model
 from wardround.models.in_memory import hold_network
 from wardround.progress import progress as progress_bar
-from wardround.records import ClientRecord, RoundRecord, Summary
+from wardround.records import MAIN_METRICS, ClientRecord, RoundRecord, Summary, main_metric, main_value
 from wardround.runs.config import RunConfig, load_config
 from wardround.runs.export.writer import export_run
 from wardround.runs.folder import RunFolder
@@ -93,7 +93,8 @@ class Result:
         """Probabilities for rows in the form in which they were given.
 
         Returns:
-            One per row for two classes: of the label that is predicted. Else one per row and class or finding.
+            One per row for two classes: of the label that is predicted. Else one per row and class or finding. Of a
+            survival task no probability but the log hazard of each row: higher means an earlier event.
         """
         if self.preprocessing is None:
             inputs = read_inputs(rows, "predict")
@@ -102,6 +103,8 @@ class Result:
         with torch.no_grad():
             logits: torch.Tensor = self.model(inputs)
         task = self.folder.config()["record"]["task"]
+        if task == Task.SURVIVAL.value:
+            return logits[:, 0].numpy()
         if task != Task.MULTICLASS.value:
             shares = torch.sigmoid(logits)
             return (shares[:, 0] if task == Task.BINARY.value else shares).numpy()
@@ -132,14 +135,14 @@ class Result:
         if (
             why := why_no_auroc(self.summary.final, self.folder.config()["record"], self.summary.evaluation)
         ) is not None:
-            lines.append(f"no AUROC: {why}")
+            lines.append(f"no {MAIN_METRICS[main_metric(self.summary.final)]}: {why}")
         if len(self.class_names) == 2:
             lines.append(f"predicts {self.class_names[1]!r} (not {self.class_names[0]!r})")
-        attackers = {record.client for record in self.clients if record.byzantine}
+        truth = {record.client: " (an attacker)" for record in self.clients if record.byzantine}
+        truth |= {record.client: " (broken)" for record in self.clients if record.faulty}
         if self.flagged:
             shown = [
-                f"{client} in {count} rounds{' (an attacker)' if client in attackers else ''}"
-                for client, count in self.flagged.items()
+                f"{client} in {count} rounds{truth.get(client, '')}" for client, count in self.flagged.items()
             ]
             lines.append(f"flagged: {', '.join(shown)}")
         return "\n".join([*lines, f"run folder: {self.path}"])
@@ -153,6 +156,7 @@ def simulate(
     partition: Section | None = None,
     aggregator: Section | None = None,
     attack: Section | None = None,
+    fault: Section | None = None,
     rounds: int = 30,
     seed: int = 0,
     positive: object = None,
@@ -175,6 +179,7 @@ def simulate(
         partition: A name or section, for `dataset`.
         aggregator: The rule, by name or as a section: `"median"`, `{"name": "trimmed-mean", "f": 2}`.
         attack: The attack as a section: `{"name": "alie", "fraction": 0.2}`; None: nobody attacks.
+        fault: Likewise of hospitals that are broken: `{"name": "unit-error", "fraction": 0.1}`; None: nobody is.
         rounds: Number of rounds.
         seed: Decides everything that is drawn: the same seed and input give the same result.
         positive: Of two labels the one to predict.
@@ -201,7 +206,8 @@ def simulate(
     (True, 6, 'north')
     """
     values: dict[str, Any] = {"name": name, "rounds": rounds, "seed": seed, **settings}
-    for key, section in (("aggregator", aggregator), ("attack", attack), ("partition", partition)):
+    sections = {"aggregator": aggregator, "attack": attack, "fault": fault, "partition": partition}
+    for key, section in sections.items():
         if section is not None:
             values[key] = _section(key, section)
     with ExitStack() as stack:
@@ -240,8 +246,8 @@ def _run(
     with bar as advance:
 
         def listen(record: RoundRecord) -> None:
-            auroc = (record.metrics or {}).get("auroc")
-            advance(record.round, "" if auroc is None else f"AUROC {auroc:.3f}")
+            value, heading = main_value(record.metrics), MAIN_METRICS[main_metric(record.metrics)]
+            advance(record.round, "" if value is None else f"{heading} {value:.3f}")
 
         folder = run(config, _temporary() if out is None else Path(out), listen)
     summary = folder.summary()

@@ -30,7 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wardround.errors import WardroundError
 from wardround.live.access import HEADERS, Access, bearer_token, same_origin
 from wardround.live.feed import Feed
+from wardround.live.metrics import RunMetrics
 from wardround.live.stream import Cursor, Hub
+from wardround.runs.prometheus import CONTENT_TYPE
 
 __all__ = ["LivePage"]
 
@@ -52,6 +54,7 @@ class LivePage:
         self.cookie = f"wardround_{port}"  # cookies ignore ports: two pages on one machine need two names
         self.feed = Feed(roots)
         self.hub = Hub(self.feed, secrets.token_hex(4), actions=access.token is not None)
+        self.run_metrics = RunMetrics(self.feed)
         self.app = Starlette(
             routes=[
                 Route("/", self.page),
@@ -59,6 +62,7 @@ class LivePage:
                 Route("/static/{name}", self.asset),
                 Route("/events", self.events),
                 Route("/api/runs", self.runs),
+                Route("/metrics", self.metrics),
                 Route("/api/runs/{run}/{action}", self.act, methods=["POST"]),
             ],
             middleware=[Middleware(_AccessControl, check=self.refuse)],
@@ -98,6 +102,11 @@ class LivePage:
         """The list of runs for programs."""
         text = f"[{','.join(run.info for run in list(self.feed.runs.values()) if run.info)}]"
         return Response(text, media_type="application/json", headers=NO_STORE)
+
+    async def metrics(self, request: Request) -> Response:
+        """The runs for Prometheus: federations, and what is running."""
+        text = await asyncio.to_thread(self.run_metrics.text)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE, **NO_STORE})
 
     async def act(self, request: Request) -> Response:
         """Quarantine or release a client."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.records import ClientRecord, RoundRecord, Summary
+from wardround.records import ClientRecord, RoundRecord, Summary, main_metric
 
 __all__ = ["Event", "audit_events", "client_events", "round_events", "summary_events"]
 
@@ -35,7 +35,7 @@ class Event:
 
 
 def round_events(record: RoundRecord, config: Mapping[str, Any]) -> list[Event]:
-    """Skipped rounds, dropped updates, a model without finite output, the onset and end of an attack."""
+    """Skipped rounds, dropped updates, a model without finite output, the onset and end of an attack or a fault."""
     number, events = record.round, []
     attack = config.get("attack")
     byzantine = (config.get("record") or {}).get("attack", {}).get("byzantine")
@@ -46,6 +46,15 @@ def round_events(record: RoundRecord, config: Mapping[str, Any]) -> list[Event]:
             )
         if attack.get("end") == number:
             events.append(Event("attack", "the attack is over", number))
+    fault = (config.get("record") or {}).get("fault") or {}
+    if fault.get("broken"):
+        if fault.get("start") == number:
+            who = _some(fault["broken"])
+            events.append(Event("fault", f"the fault begins: {fault.get('fault')}, {who}", number))
+        if fault.get("end") == number:
+            events.append(Event("fault", "the fault is fixed", number))
+    if record.warning:
+        events.append(Event("warning", record.warning, number))
     if record.skipped:
         events.append(Event("skipped", f"the round was skipped: {record.skipped}", number))
     dropped = {who: one.reason for who, one in record.left_out.items() if one.status != "quarantined"}
@@ -53,7 +62,7 @@ def round_events(record: RoundRecord, config: Mapping[str, Any]) -> list[Event]:
         words = "; ".join(f"{client}: {reason}" for client, reason in list(dropped.items())[:NAMED])
         more = f"; and {len(dropped) - NAMED} more" if len(dropped) > NAMED else ""
         events.append(Event("dropped", f"dropped {words}{more}", number))
-    if "auroc" in (record.metrics or {}) and record.is_broken:
+    if main_metric(record.metrics) in (record.metrics or {}) and record.is_broken:
         events.append(Event("broken", "the model's output is not finite", number))
     return events
 

@@ -19,10 +19,12 @@ import yaml
 
 from wardround.errors import DataError
 from wardround.live.events import Event, audit_events, client_events, round_events, summary_events
-from wardround.live.lines import LONGEST_NAME, read_client, read_round, read_summary
-from wardround.live.tail import NewLines, Tail
 from wardround.records import ClientRecord, Summary, check_schema, pipeline_name
+from wardround.runs.lines import LONGEST_NAME, read_client, read_round, read_summary
+from wardround.runs.open_warnings import OpenWarnings
 from wardround.runs.reasons import Peers, columns_of, explain, number, reason_code, rule_reasons
+from wardround.runs.tail import NewLines, Tail
+from wardround.yaml_text import parse_own_yaml
 
 __all__ = ["LONGEST_NAME", "MARKS", "Entry", "RunFeed", "RunLog"]
 
@@ -85,6 +87,7 @@ class RunFeed:
         self.names: dict[str, int] = {}
         self.quarantined: dict[str, str] = {}
         self.seen: dict[str, float] = {}
+        self.warnings = OpenWarnings()
         self.round = 0
         self.metrics: dict[str, float] = {}
         self.epsilon: float | None = None
@@ -150,7 +153,7 @@ class RunFeed:
         if self._replaced("config.yaml"):
             changed = True
             try:
-                loaded = yaml.load((self.path / "config.yaml").read_bytes(), _Loader)
+                loaded = parse_own_yaml((self.path / "config.yaml").read_bytes())
             except (OSError, yaml.YAMLError):
                 loaded = None
             self.config = loaded if isinstance(loaded, dict) else {}
@@ -217,6 +220,7 @@ class RunFeed:
         for line in lines:
             client, event, time = line.get("client"), line.get("event"), number(line.get("time"))
             self.federation = self.federation or event not in OPERATOR
+            self.warnings.note(line)
             if event == "received":
                 for name, sent in _mapping(line.get("clients")).items():
                     self.seen[name[:LONGEST_NAME]] = time or 0.0
@@ -321,6 +325,7 @@ class RunFeed:
             "attack": section.get("name", "none"),
             "onset": section.get("start") if attack.get("byzantine") else None,
             "attackers": attack.get("byzantine") or [],
+            "broken": _mapping(_mapping(self.config.get("record")).get("fault")).get("broken") or [],
             "clients": len(self.names),
             "round": self.round,
             "rounds": self.config.get("rounds"),
@@ -334,6 +339,7 @@ class RunFeed:
             "federation": self.federation,
             "quarantined": self.quarantined,
             "seen": self.seen,
+            "warnings": [] if self.summary else self.warnings.texts(),
             "unreadable": self.unreadable,
         }
 
@@ -341,9 +347,6 @@ class RunFeed:
         """Measured between rounds where some were watched, otherwise from the seconds in their lines."""
         seconds = self._waits if len(self._waits) >= 3 else self._seconds
         return round(median(seconds), 4) if seconds else None
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -376,6 +379,7 @@ def _row(place: int, record: ClientRecord, last: int, mark: str, reason: str, co
         "mark": mark,
         "why": reason[:500],
         "attacking": bool(record.attacking),
+        "failing": bool(record.failing),
         "taken_part": counts[0],
         "flagged": counts[1],
         "columns": columns,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from wardround.analysis.runs import CLEAN, Run
+from wardround.analysis.runs import CLEAN, Run, quality_name
 from wardround.records import CalibrationBin
 from wardround.report.figures import PALETTE, Figure, colour_of, grouped
 
@@ -58,10 +58,11 @@ def calibration_curves(runs: Sequence[Run]) -> Iterable[Figure]:
 
 
 def figures_by_group(runs: Sequence[Run]) -> Iterable[Figure]:
-    """AUROC of every patient group, one mark per method; without attack where there are such runs."""
+    """AUROC (or C-index) of every patient group, one mark per method; without attack where there are such runs."""
     methods = sorted({run.method for run in runs})
     for number, members in enumerate(_by_setting(runs).values()):
         chosen, attack = _calm(members)
+        measure = quality_name(chosen)
         values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         rows: dict[str, list[float]] = defaultdict(list)
         for run in chosen:
@@ -70,7 +71,7 @@ def figures_by_group(runs: Sequence[Run]) -> Iterable[Figure]:
                     name = f"{attribute}: {group}"
                     if isinstance(n := figures.get("n"), int):
                         rows[name].append(n)
-                    if isinstance(area := figures.get("auroc"), float):
+                    if isinstance(area := figures.get(run.main), float):
                         values[run.method][name].append(area)
         names = [name for name in rows if any(name in own for own in values.values())]
         if not names:
@@ -83,7 +84,7 @@ def figures_by_group(runs: Sequence[Run]) -> Iterable[Figure]:
         yield Figure(
             f"groups-{number}",
             f"For whom is the model worse? {_where(chosen, attack)}",
-            "AUROC on the test patients of each group (their number in brackets) after the last round, mean over "
+            f"{measure} on the test patients of each group (their number in brackets) after the last round, mean over "
             f"seeds; right is better.{without}",
             [
                 {
@@ -97,7 +98,7 @@ def figures_by_group(runs: Sequence[Run]) -> Iterable[Figure]:
                 for method, own in sorted(values.items())
             ],
             {
-                "xaxis": {"title": {"text": "AUROC (test)"}},
+                "xaxis": {"title": {"text": f"{measure} (test)"}},
                 "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
             },
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from wardround.analysis.measures import Measured
 from wardround.analysis.ranking import Ranking
 from wardround.analysis.rendering import difference
-from wardround.analysis.runs import CLEAN
+from wardround.analysis.runs import CLEAN, quality_name
 from wardround.report.figures import ATTACKER, PALETTE, Figure, colour_of, grouped, titled
 
 __all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
@@ -21,14 +21,15 @@ LEAST_RANGE = 0.05  # smaller differences are noise and must not look dramatic
 
 
 def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
-    """ΔAUROC as a heatmap method × attack, one figure per setting."""
-    attacked = [m for m in measured if m["delta_auroc"] is not None]
+    """ΔAUROC (or ΔC-index) as a heatmap method × attack, one figure per setting."""
+    attacked = [m for m in measured if m.main("delta_{}") is not None]
     for number, members in enumerate(grouped(attacked, lambda m: m.run.setting).values()):
+        measure = quality_name(m.run for m in members)
         methods = sorted({m.run.method for m in members}, reverse=True)
         attacks = sorted({m.run.attack for m in members})
         cells = grouped(members, lambda m: (m.run.method, m.run.attack))
         z = [
-            [_mean([m["delta_auroc"] for m in cells.get((method, attack), ())]) for attack in attacks]
+            [_mean([m.main("delta_{}") for m in cells.get((method, attack), ())]) for attack in attacks]
             for method in methods
         ]
         names = {m.run.attack: m.run.attack_label for m in members}
@@ -36,14 +37,14 @@ def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
         yield Figure(
             f"loss-{number}",
             titled("What each attack costs", members[0].run.setting_label),
-            "ΔAUROC: clean minus attacked, same seed, mean over seeds. 0 is no harm; orange-red is harm.",
+            f"Δ{measure}: clean minus attacked, same seed, mean over seeds. 0 is no harm; orange-red is harm.",
             [
                 {
                     "type": "heatmap", "x": [names[attack] for attack in attacks], "y": methods, "z": z,
                     "zmin": -reach, "zmax": reach, "colorscale": DIVERGING,
                     "text": [["" if value is None else difference(value) for value in row] for row in z],
                     "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "hoverongaps": False,
-                    "colorbar": {"title": {"text": "ΔAUROC"}, "outlinewidth": 0},
+                    "colorbar": {"title": {"text": f"Δ{measure}"}, "outlinewidth": 0},
                     "hovertemplate": "%{y}, %{x}: %{text}<extra></extra>",
                 }
             ],
@@ -55,7 +56,7 @@ def loss_by_attack(measured: Sequence[Measured]) -> Iterable[Figure]:
 
 
 def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
-    """Box plots of the final AUROC over seeds, one point per seed; only for settings with several seeds.
+    """Box plots of the final AUROC (or C-index) over seeds, one point per seed; only for settings with several seeds.
 
     What ran with a single seed has a point and no box.
     """
@@ -69,15 +70,16 @@ def auroc_over_seeds(measured: Sequence[Measured]) -> Iterable[Figure]:
             _box(method, some, colour_of(method, methods))
             for method, some in sorted(grouped(members, lambda m: m.run.method).items())
         ]
+        measure = quality_name(m.run for m in members)
         yield Figure(
             f"seeds-{number}",
-            titled("AUROC over seeds", members[0].run.setting_label),
-            "Test AUROC after the last round; every point is a seed.",
+            titled(f"{measure} over seeds", members[0].run.setting_label),
+            f"Test {measure} after the last round; every point is a seed.",
             traces,
             {
                 "boxmode": "group",
                 "xaxis": {"type": "category"},
-                "yaxis": {"title": {"text": "AUROC (test)"}},
+                "yaxis": {"title": {"text": f"{measure} (test)"}},
             },
         )
         number += 1
@@ -89,7 +91,7 @@ def _box(method: str, members: Sequence[Measured], colour: str) -> dict[str, Any
     boxed = all(len(some) > 1 for some in seeds.values())
     return {
         "type": "box", "name": method, "boxpoints": "all", "jitter": 0.3, "pointpos": 0,
-        "x": [m.run.attack_label for m in members], "y": [m["auroc"] for m in members],
+        "x": [m.run.attack_label for m in members], "y": [m.main() for m in members],
         "text": [f"seed {m.run.seed}" for m in members],
         "marker": {"color": colour, "size": 5},
         "line": {"color": colour, "width": 1.5 if boxed else 0},
@@ -98,7 +100,7 @@ def _box(method: str, members: Sequence[Measured], colour: str) -> dict[str, Any
     }  # fmt: skip
 
 
-def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
+def critical_differences(ranking: Ranking | None, measure: str = "AUROC") -> Iterable[Figure]:
     """Mean ranks on a line, methods that do not differ joined by a bar; no figure without a test."""
     if ranking is None or ranking.critical_difference is None:
         return
@@ -136,8 +138,8 @@ def critical_differences(ranking: Ranking | None) -> Iterable[Figure]:
     yield Figure(
         "critical-differences",
         "Which methods can be told apart",
-        f"Mean ranks by AUROC over {ranking.blocks} blocks (setting, attack and seed), 1 is best. Methods joined by a "
-        "bar do not differ at the 5 % level (Friedman and Nemenyi).",
+        f"Mean ranks by {measure} over {ranking.blocks} blocks (setting, attack and seed), 1 is best. Methods joined "
+        "by a bar do not differ at the 5 % level (Friedman and Nemenyi).",
         traces,
         {
             "xaxis": {"title": {"text": "mean rank"}, "range": [0.2, count + 0.8], "dtick": 1},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wardround.analysis import Analysis, Paper, analyze
-from wardround.analysis.runs import Run
+from wardround.analysis.runs import Run, quality_name
 from wardround.report.calibration import calibration_curves, figures_by_group
 from wardround.report.comparison_figures import auroc_over_seeds, critical_differences, loss_by_attack
 from wardround.report.figures import Figure, auroc_over_rounds, who_holds_what
@@ -50,7 +50,7 @@ def collect(runs: Sequence[Run], papers: Sequence[Paper] = (), every_run: bool =
         *auroc_over_rounds(runs),
         *loss_by_attack(measured),
         *auroc_over_seeds(measured),
-        *critical_differences(None if analysis is None else analysis.ranking),
+        *critical_differences(None if analysis is None else analysis.ranking, quality_name(runs)),
         *calibration_curves(runs),
         *figures_by_group(runs),
         *who_holds_what(runs),

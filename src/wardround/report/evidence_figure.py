@@ -54,11 +54,12 @@ def evidence_figure(key: str, recommendation: Recommendation, labels: Mapping[st
     return Figure(
         key,
         "What each rule keeps",
-        "AUROC on the test patients after the last round; right is better, the dashed line is chance. "
-        + spread,
+        f"{recommendation.measure} on the test patients after the last round; right is better, the dashed line is "
+        f"chance. {spread}",
         traces,
         {
-            "xaxis": {"title": {"text": "AUROC (test)"}, "range": [min(0.48, lowest - 0.02), min(1.0, highest + 0.02)]},
+            "xaxis": {"title": {"text": f"{recommendation.measure} (test)"},
+                      "range": [min(0.48, lowest - 0.02), min(1.0, highest + 0.02)]},
             "yaxis": {
                 "tickvals": list(range(len(rows))), "ticktext": [standing.method for standing in rows],
                 "range": [-0.6, len(rows) - 0.4], "showgrid": False, "zeroline": False,

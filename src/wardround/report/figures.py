@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from wardround.analysis.runs import CLEAN, Run
+from wardround.analysis.runs import CLEAN, Run, quality_name
 
 __all__ = [
     "ATTACKER",
     "BENIGN",
+    "BROKEN",
     "PALETTE",
     "Figure",
     "auroc_over_rounds",
@@ -24,14 +26,16 @@ __all__ = [
     "grouped",
     "onset_line",
     "titled",
+    "truth_mark",
     "who_holds_what",
 ]
 
 # Okabe & Ito's palette: distinct for colour-blind readers, on white and on dark (its yellow is darkened for that).
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#BBA800")
-ATTACKER, BENIGN = "#D55E00", "#56B4E9"
+ATTACKER, BENIGN, BROKEN = "#D55E00", "#56B4E9", "#CC79A7"
 DASHES = ("solid", "dash", "dot", "dashdot")
 PARTITIONS_SHOWN = 4
+BARS_SHOWN = 200  # more bars than this are not told apart, and a browser takes seconds for them
 COLOURS_AT_A_GLANCE = 4  # more are hard to distinguish
 CURVES_TOGETHER = 8  # more in one figure cannot be distinguished
 
@@ -45,6 +49,12 @@ class Figure:
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
+
+
+MEANINGS = {
+    "AUROC": "Area under the ROC curve",
+    "C-index": "Harrell's C-index (pairs of patients whose order of events the model ranks right)",
+}
 
 
 def auroc_over_rounds(runs: Sequence[Run]) -> Iterable[Figure]:
@@ -78,10 +88,11 @@ def _curves(
         name = f"{method}, {group[0].attack_label}" if attacks else method
         traces += _curve(name, group, colour_of(method, methods), dash)
     onsets = {run.onset for run in runs if run.onset is not None and run.onset > 1}
+    measure = quality_name(runs)
     return Figure(
         key,
-        titled("AUROC against rounds", title),
-        "Area under the ROC curve of the global model on the held-out test patients"
+        titled(f"{measure} against rounds", title),
+        f"{MEANINGS.get(measure, measure)} of the global model on the held-out test patients"
         + (
             ", mean over seeds; the band goes from the lowest to the highest. "
             if len(runs) > len(traces)
@@ -91,7 +102,7 @@ def _curves(
         traces,
         {
             "xaxis": {"title": {"text": "round"}},
-            "yaxis": {"title": {"text": "AUROC (test)"}},
+            "yaxis": {"title": {"text": f"{measure} (test)"}},
             "shapes": [onset_line(onset) for onset in sorted(onsets)],
         },
     )
@@ -113,7 +124,7 @@ def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str,
         return [line]
     band = {
         "type": "scatter", "mode": "lines", "legendgroup": name, "showlegend": False, "hoverinfo": "skip",
-        "x": x + x[::-1], "y": [max(values[r]) for r in x] + [min(values[r]) for r in x[::-1]],
+        "x": x + x[::-1], "y": [round(max(values[r]), 4) for r in x] + [round(min(values[r]), 4) for r in x[::-1]],
         "fill": "toself", "fillcolor": colour + "22", "line": {"width": 0},
     }  # fmt: skip
     return [band, line]
@@ -125,22 +136,25 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
     for run in runs:
         # The run with the most attackers shows all of them.
         key = f"{run.setting}, seed {run.seed}"
-        if key not in partitions or len(run.byzantine) > len(partitions[key].byzantine):
+        if key not in partitions or _not_honest(run) > _not_honest(partitions[key]):
             partitions[key] = run
     shown = sorted(partitions.items())
     if len(shown) > PARTITIONS_SHOWN:  # then only the first seed of each setting
         shown = list({run.setting: (key, run) for key, run in reversed(shown)}.values())[::-1]
     for number, (_, run) in enumerate(shown):
         place = f"{run.setting_label}, seed {run.seed}" if run.setting_label else f"seed {run.seed}"
-        held = run.record["clients"]
+        held: dict[str, list[float]] = run.record["clients"]
         prefix = os.path.commonprefix(list(held))  # noqa: RUF071 - of names, not of paths
-        labels = [
-            f"{client.removeprefix(prefix)}{' ⚠' if client in run.byzantine else ''}" for client in held
-        ]
+        labels = [f"{client.removeprefix(prefix)}{truth_mark(run, client)}" for client in held]
+        note = ""
+        if len(held) > BARS_SHOWN:
+            prefix, (labels, held) = "clients", _means_of_many(held)
+            note = f" {len(run.record['clients'])} clients, the largest first: each bar is a mean of some."
         yield Figure(
             f"partition-{number}",
             titled("Who holds which data", place),
-            "Training samples of each client by class. ⚠ marks the clients that are Byzantine in attacked runs.",
+            "Training samples of each client by class. ⚠ marks the clients that are Byzantine in attacked "
+            f"runs; broken ones are called so.{note}",
             [
                 {
                     "type": "bar", "name": name, "x": labels, "y": [counts[c] for counts in held.values()],
@@ -155,6 +169,27 @@ def who_holds_what(runs: Sequence[Run]) -> Iterable[Figure]:
                 "yaxis": {"title": {"text": "training samples"}},
             },
         )  # fmt: skip
+
+
+def _means_of_many(held: Mapping[str, Sequence[float]]) -> tuple[list[str], dict[str, list[float]]]:
+    """Labels and mean samples per class of clients of about the same size, the largest first: `BARS_SHOWN` bars."""
+    counts = sorted(held.values(), key=sum, reverse=True)
+    edges = [round(place * len(counts) / BARS_SHOWN) for place in range(BARS_SHOWN + 1)]
+    labels = [f"{first + 1} to {end}" for first, end in pairwise(edges)]
+    means = [
+        [round(fmean(of_class), 2) for of_class in zip(*counts[first:end], strict=True)]
+        for first, end in pairwise(edges)
+    ]
+    return labels, dict(zip(labels, means, strict=True))
+
+
+def truth_mark(run: Run, client: str) -> str:
+    """What follows a client's name in a figure: who attacks and who is broken, as a simulation knows it."""
+    return " ⚠" if client in run.byzantine else " (broken)" if client in run.broken else ""
+
+
+def _not_honest(run: Run) -> int:
+    return len(run.byzantine) + len(run.broken)
 
 
 def onset_line(round: int) -> dict[str, Any]:

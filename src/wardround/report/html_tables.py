@@ -17,9 +17,9 @@ __all__ = ["comparison_table", "table"]
 SPREAD = "± sd"
 HEADINGS = (
     ("method", "the aggregation rule"),
-    ("AUROC", "test AUROC after the last round, mean over seeds"),
+    ("{}", "test {} after the last round, mean over seeds"),
     (SPREAD, "standard deviation over seeds"),
-    ("ΔAUROC", "what the attack cost: clean minus attacked, same seeds"),
+    ("Δ{}", "what the attack cost: clean minus attacked, same seeds"),
     ("detected", "attacking client-rounds flagged (or weighted below a tenth of an equal share)"),
     ("false alarms", "honest client-rounds flagged (or weighted below a tenth of an equal share)"),
     ("seeds", "finished runs in this row"),
@@ -61,7 +61,10 @@ def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str
     """Rules side by side, one group of rows per attack; `labels` are what attacks are called on the page."""
     private = any(line.epsilon is not None for line in lines)
     spread = any(line.auroc_sd is not None for line in lines)
-    headings = [heading for heading in HEADINGS if spread or heading[0] != SPREAD]
+    measure = " or ".join(dict.fromkeys(line.measure for line in lines)) or "AUROC"
+    headings = [
+        (name.format(measure), hint.format(measure)) for name, hint in HEADINGS if spread or name != SPREAD
+    ]
     headings += [EPSILON] if private else []
     head = "".join(_heading(name, place == 0, hint) for place, (name, hint) in enumerate(headings))
     by_attack: dict[str, list[Comparison]] = {}

@@ -17,8 +17,12 @@ from wardround.report.html_tables import table
 __all__ = ["Opening", "opening_of", "opening_section", "what_is_common"]
 
 OPEN_AT_ONCE = 2  # settings whose evidence is not folded
+MEANINGS = {
+    "AUROC": "of all pairs of a patient with the outcome and one without, the share that the model ranks right.",
+    "C-index": "of all pairs of patients of whom it is known who had the event first, the share that the model ranks "
+    "right.",
+}
 MEANING = (
-    "AUROC: of all pairs of a patient with the outcome and one without, the share that the model ranks right. "
     "1 is perfect, 0.5 is a coin toss. The answer holds for these data, attacks and training; an attack that was not "
     "run may do more harm."
 )
@@ -61,7 +65,9 @@ def opening_section(opening: Opening, notes: Sequence[str] = ()) -> str:
         for recommendation, figure in zip(opening.recommendations, opening.figures, strict=True)
     )
     warned = "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
-    return f'{answers}<p class="meaning">{MEANING}</p>{warned}{evidence}'
+    measures = dict.fromkeys(recommendation.measure for recommendation in opening.recommendations)
+    meaning = " ".join([*(f"{name}: {MEANINGS[name]}" for name in measures), MEANING])
+    return f'{answers}<p class="meaning">{meaning}</p>{warned}{evidence}'
 
 
 def what_is_common(runs: Sequence[Run]) -> str:

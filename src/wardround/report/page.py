@@ -135,6 +135,6 @@ def _comparisons(contents: Contents) -> str:
         for setting, lines in sorted(by_setting.items())
     ]
     return (
-        "<section><h2>All rules and attacks</h2><p>Means over seeds; ΔAUROC is what the attack cost, clean minus "
+        "<section><h2>All rules and attacks</h2><p>Means over seeds; Δ is what the attack cost, clean minus "
         f"attacked with the same seed. Click a heading to sort.</p>{''.join(parts)}</section>"
     )

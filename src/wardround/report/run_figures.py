@@ -9,16 +9,19 @@ from typing import Any
 
 from wardround.analysis.runs import CLEAN, Run
 from wardround.records import ClientRecord
-from wardround.report.figures import ATTACKER, BENIGN, Figure, grouped, onset_line
+from wardround.report.figures import ATTACKER, BENIGN, BROKEN, Figure, grouped, onset_line, truth_mark
 from wardround.runs.summary import flagged, suppressed
 
 __all__ = ["RUNS_SHOWN", "choose_runs", "figures_of_runs"]
 
 RUNS_SHOWN = 24  # runs with figures of their own: more would make the page too heavy
+CLIENTS_SHOWN = 100  # in a figure of a run: a browser draws one curve per client
 # What happened to a client in a round, as heights of a stepped colour scale.
-FINE, FALSE_ALARM, MISSED, DETECTED = 0, 1, 2, 3
+FINE, FALSE_ALARM, MISSED, DETECTED, BROKEN_MISSED, BROKEN_FOUND = 0, 1, 2, 3, 4, 5
 STEPS = (("honest, left alone", "#DCE6EE"), ("honest, false alarm", "#E69F00"),
          ("attacker, missed", "#D55E00"), ("attacker, found", "#0072B2"))  # fmt: skip
+BROKEN_STEPS = (("broken, left alone", "#CC79A7"), ("broken, found", "#009E73"))
+"""Beside these where somebody is broken."""
 
 
 def choose_runs(runs: Sequence[Run], every_run: bool = False) -> tuple[list[Run], str]:
@@ -75,26 +78,53 @@ def _name(run: Run) -> str:
 
 
 def _by_client(run: Run, clients: Sequence[ClientRecord]) -> dict[str, list[ClientRecord]]:
-    """Records by client; attackers last, so that they are drawn on top."""
+    """Records by client; broken ones and attackers last, so that they are drawn on top.
+
+    Of many clients those that took part most often, at most half of them attackers or broken.
+    """
     by_client = grouped(clients, lambda record: record.client)
-    return {c: by_client[c] for c in sorted(by_client, key=lambda client: (client in run.byzantine, client))}
+    byzantine, broken = set(run.byzantine), set(run.broken)
+    if len(by_client) > CLIENTS_SHOWN:
+        often = sorted(by_client, key=lambda client: (-len(by_client[client]), client))
+        others = [client for client in often if client in byzantine or client in broken][: CLIENTS_SHOWN // 2]
+        honest = [client for client in often if client not in byzantine and client not in broken]
+        by_client = {
+            client: by_client[client] for client in (*others, *honest[: CLIENTS_SHOWN - len(others)])
+        }
+    order = sorted(by_client, key=lambda client: (client in byzantine, client in broken, client))
+    return {client: by_client[client] for client in order}
+
+
+def _which(clients: Sequence[ClientRecord]) -> str:
+    """A sentence about the clients that a figure leaves out, if any."""
+    count = len({record.client for record in clients})
+    if count <= CLIENTS_SHOWN:
+        return ""
+    return (
+        f" Of {count} clients the {CLIENTS_SHOWN} that took part most often, at most half of them not honest."
+    )
+
+
+def _kind(run: Run, client: str) -> tuple[str, str]:
+    """What a client is in truth, and its colour."""
+    if client in run.byzantine:
+        return "Byzantine client", ATTACKER
+    return ("broken client", BROKEN) if client in run.broken else ("honest client", BENIGN)
 
 
 def _client_curves(
     run: Run, clients: Sequence[ClientRecord], column: str, marked: bool
 ) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
-    shown: set[bool] = set()
+    shown: set[str] = set()
     for client, own in _by_client(run, clients).items():
-        attacker = client in run.byzantine
+        kind, colour = _kind(run, client)
         known = [record for record in own if record.get(column) is not None]
-        colour = ATTACKER if attacker else BENIGN
         trace: dict[str, Any] = {
             "type": "scatter", "mode": "lines+markers" if marked else "lines",
-            "name": "Byzantine client" if attacker else "honest client",
-            "legendgroup": str(attacker), "showlegend": attacker not in shown,
+            "name": kind, "legendgroup": kind, "showlegend": kind not in shown,
             "x": [record.round for record in known], "y": [float(f"{record[column]:.4g}") for record in known],
-            "line": {"color": colour, "width": 2 if attacker else 1},
+            "line": {"color": colour, "width": 1 if colour == BENIGN else 2},
             "hovertemplate": f"{client}<br>round %{{x}}: %{{y:.3g}}<extra></extra>",
         }  # fmt: skip
         if marked:
@@ -104,7 +134,7 @@ def _client_curves(
                 "size": [9 if record.flag else 1 for record in known],
             }
         traces.append(trace)
-        shown.add(attacker)
+        shown.add(kind)
     return traces
 
 
@@ -119,7 +149,7 @@ def weights_over_time(key: str, run: Run, clients: Sequence[ClientRecord]) -> Fi
     return Figure(
         key,
         f"Weight of each client: {_name(run)}",
-        "The share that each client has in the aggregated update. Orange-red: Byzantine.",
+        f"The share that each client has in the aggregated update. Orange-red: Byzantine.{_which(clients)}",
         _client_curves(run, clients, "weight", marked=False),
         {
             "xaxis": {"title": {"text": "round"}},
@@ -137,7 +167,7 @@ def anomaly_over_time(key: str, run: Run, clients: Sequence[ClientRecord]) -> Fi
         key,
         f"Anomaly of each client: {_name(run)}",
         "The rule's own score, higher is more suspicious (logarithmic scale). Orange-red: Byzantine; "
-        "a cross: flagged in that round.",
+        f"a cross: flagged in that round.{_which(clients)}",
         _client_curves(run, clients, "score", marked=True),
         {
             "xaxis": {"title": {"text": "round"}},
@@ -162,20 +192,25 @@ def detection_timeline(key: str, run: Run, clients: Sequence[ClientRecord]) -> F
     for record, verdict in zip(clients, verdicts, strict=True):
         if verdict is not None:
             right, wrong = (DETECTED, MISSED) if record.attacking else (FALSE_ALARM, FINE)
+            if record.failing:
+                right, wrong = BROKEN_FOUND, BROKEN_MISSED
             heights[record.client, record.round] = right if verdict else wrong
-    scale = [[(i + end) / 4, colour] for i, (_, colour) in enumerate(STEPS) for end in (0, 1)]
+    steps = (*STEPS, *BROKEN_STEPS) if run.broken else STEPS
+    scale = [[(i + end) / len(steps), colour] for i, (_, colour) in enumerate(steps) for end in (0, 1)]
     what = "flagged" if by_flag else "given less than a tenth of an equal share (the rule raises no flags)"
     return Figure(
         key,
         f"Who was found when: {_name(run)}",
-        f"Each row a client, ⚠ Byzantine; found means {what}. The dotted line marks the onset of the attack.",
+        f"Each row a client, ⚠ Byzantine; found means {what}. The dotted line marks the onset of the attack."
+        + _which(clients),
         [
             {
                 "type": "heatmap", "x": rounds,
-                "y": [f"{c.removeprefix(prefix)}{' ⚠' if c in run.byzantine else ''}" for c in names],
+                "y": [f"{c.removeprefix(prefix)}{truth_mark(run, c)}" for c in names],
                 "z": [[heights.get((client, number)) for number in rounds] for client in names],
-                "zmin": -0.5, "zmax": 3.5, "colorscale": scale, "ygap": 1, "hoverongaps": False,
-                "colorbar": {"tickvals": [0, 1, 2, 3], "ticktext": [name for name, _ in STEPS], "outlinewidth": 0},
+                "zmin": -0.5, "zmax": len(steps) - 0.5, "colorscale": scale, "ygap": 1, "hoverongaps": False,
+                "colorbar": {"tickvals": list(range(len(steps))), "ticktext": [name for name, _ in steps],
+                             "outlinewidth": 0},
                 "hovertemplate": "%{y}, round %{x}<extra></extra>",
             }
         ],

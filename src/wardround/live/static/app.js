@@ -7,7 +7,7 @@ import { Stream } from "./stream.js";
 import { ClientTable, EventList, grouped, RunTable, stateOf, timeLeft } from "./tables.js";
 import { clock, digits, duration, fixed, metricName, NONE } from "./words.js";
 
-const MOST_CURVES = PALETTE.length, FIRST = ["auroc", "accuracy", "loss"];
+const MOST_CURVES = PALETTE.length, FIRST = ["auroc", "c_index", "accuracy", "loss"];
 const chosen = new URLSearchParams(location.hash.slice(1));
 let selected = chosen.get("run"), compared = new Set((chosen.get("with") ?? "").split(",").filter(Boolean)), untouched = !chosen.get("with");
 let metric = null, measure = "", dirty = true, tableOpen = false;
@@ -125,6 +125,11 @@ function tiles(info, data, now) {
   say("flagged-note", [flagging.length || !rows.length ? "" : "the rule raises no flags", set ? `${set} quarantined` : ""].filter(Boolean).join(", "));
   say("epsilon", info.epsilon === null ? NONE : digits(info.epsilon));
   say("epsilon-note", info.epsilon === null ? "no differential privacy" : info.budget ? `of ${digits(info.budget)}` : "no budget set");
+  $("warnings").hidden = !info.warnings.length;
+  if ($("warnings").dataset.shown !== info.warnings.join("\n")) {
+    $("warnings").replaceChildren(...info.warnings.map((text) => element("li", {}, text)));
+    $("warnings").dataset.shown = info.warnings.join("\n");
+  }
   $("operator-note").hidden = !info.federation || ["finished", "diverged"].includes(info.status) || stream.actions;
   say("operator-note", "Quarantining and releasing clients is switched off. To switch it on, start wardround watch with --token and a secret.");
 }

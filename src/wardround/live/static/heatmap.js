@@ -32,7 +32,7 @@ export class HeatMap {
     if (empty) return;
 
     const ratio = window.devicePixelRatio || 1, width = Math.max(240, $("heat-frame").clientWidth);
-    const height = Math.max(5, Math.min(18, Math.floor(520 / cells.clients)));
+    const height = Math.max(Math.min(5, 2000 / cells.clients), Math.min(18, Math.floor(520 / cells.clients)));
     const context = this.canvas.getContext("2d");
     context.font = "12px system-ui, sans-serif";
     const labels = data.names.map((name) => (name.length > MOST_LABEL ? `${name.slice(0, MOST_LABEL - 1)}…` : name));

@@ -2,6 +2,7 @@
 import { $, attribute, element, say } from "./dom.js";
 import { clock, column as inColumn, digits, duration, fixed, metricName, NONE, share } from "./words.js";
 
+const CLIENTS_SHOWN = 500;  // a browser takes seconds for thousands of lines
 const SHOWN_EVENTS = 300, ENDS = new Set(["finished", "diverged", "failed", "stopped", "budget"]);
 
 export function stateOf(info, now) {
@@ -137,11 +138,11 @@ export class ClientTable {
   }
 
   columns(info, data, now, actions) {
-    const truth = info.attackers.length > 0;
+    const truth = info.attackers.length + (info.broken ?? []).length > 0;
     const seen = (row) => (info.seen[row.name] ? `, ${duration(now - info.seen[row.name])} ago` : "");
     return [
       { key: "name", title: "client", word: true, value: (row) => row.name },
-      ...(truth ? [{ key: "truth", title: "truth", word: true, hint: "known in simulations only", value: (row) => (row.attacking ? "attacks" : row.attacker ? "attacker" : "honest") }] : []),
+      ...(truth ? [{ key: "truth", title: "truth", word: true, hint: "known in simulations only", value: (row) => (row.attacking ? "attacks" : row.attacker ? "attacker" : row.broken ? "broken" : "honest") }] : []),
       { key: "samples", title: "samples", value: (row) => row.samples, text: (value) => (value === null ? NONE : value.toLocaleString("en")) },
       { key: "norm", title: "norm", hint: "norm of the update", value: (row) => row.norm, text: inColumn(data.rows.map((row) => row?.norm ?? null)) },
       { key: "score", title: "score", hint: "the rule's own; higher is more suspicious", value: (row) => row.score, text: inColumn(data.rows.map((row) => row?.score ?? null)) },
@@ -157,14 +158,17 @@ export class ClientTable {
   draw(data, info, now, actions, only) {
     const columns = this.columns(info, data, now, actions), shape = columns.map((c) => c.key).join();
     if (shape !== this.shape) this.headings(columns, shape);
-    const attackers = new Set(info.attackers), empty = { round: 0, samples: null, norm: null, score: null, weight: null, mark: "-", why: "", flagged: 0, taken_part: 0, attacking: false, columns: {} };
-    const known = data.names.map((name, place) => ({ ...empty, ...data.rows[place], name, attacker: attackers.has(name), quarantine: info.quarantined[name] ?? null }));
-    for (const name of Object.keys(info.quarantined)) if (!data.names.includes(name)) known.push({ ...empty, name, attacker: false, quarantine: info.quarantined[name] });
+    const attackers = new Set(info.attackers), broken = new Set(info.broken ?? []), empty = { round: 0, samples: null, norm: null, score: null, weight: null, mark: "-", why: "", flagged: 0, taken_part: 0, attacking: false, columns: {} };
+    const known = data.names.map((name, place) => ({ ...empty, ...data.rows[place], name, attacker: attackers.has(name), broken: broken.has(name), quarantine: info.quarantined[name] ?? null }));
+    for (const name of Object.keys(info.quarantined)) if (!data.names.includes(name)) known.push({ ...empty, name, attacker: false, broken: false, quarantine: info.quarantined[name] });
     const shown = known.filter((row) => !only || row.mark === "1" || row.mark === "2" || row.quarantine !== null);
-    const names = new Set(shown.map((row) => row.name));
-    for (const [name, line] of this.rows) if (!names.has(name)) { line.remove(); this.rows.delete(name); }
     const column = columns.find((c) => c.key === this.sort.key) ?? columns[0];
-    const lines = this.sorted(shown, column).map((row) => this.fill(row, columns));
+    const first = this.sorted(shown, column).slice(0, CLIENTS_SHOWN), names = new Set(first.map((row) => row.name));
+    for (const [name, line] of this.rows) if (!names.has(name)) { line.remove(); this.rows.delete(name); }
+    const more = document.querySelector("#clients-more");
+    more.hidden = first.length === shown.length;
+    say(more, `The first ${first.length} of ${shown.length.toLocaleString("en")} clients: sort by a column to see others.`);
+    const lines = first.map((row) => this.fill(row, columns));
     lines.forEach((line, i) => { if (this.body.rows[i] !== line) this.body.insertBefore(line, this.body.rows[i] ?? null); });
   }
 

@@ -1,6 +1,6 @@
 // Numbers and times as text.
 export const NONE = "–";
-const METRICS = { auroc: "AUROC", auprc: "AUPRC", f1: "F1", brier: "Brier score", ece: "calibration error", accuracy: "accuracy", loss: "loss" };
+const METRICS = { auroc: "AUROC", c_index: "C-index", auprc: "AUPRC", f1: "F1", brier: "Brier score", ece: "calibration error", accuracy: "accuracy", loss: "loss" };
 export const metricName = (key) => METRICS[key] ?? key.replaceAll("_", " ");
 
 export const fixed = (value, digits) => (value === null || value === undefined ? NONE : value.toFixed(digits));
