@@ -1,20 +1,47 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
+import gc
+import importlib.util
 import os
 import shutil
+import signal
 import stat
 import sys
+import types
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# A shell ignores Ctrl-C for what it starts in the background, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples every time, however long one takes: a test must not fail because a machine is busy.
+hypothesis.settings.register_profile(
+    "suite",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that no worker is left alone with a long one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish():
+    """Modules and collected tests stay to the end: the garbage collector need not go through them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """Libraries that count their objects at the end find them gone."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -76,10 +103,10 @@ def tiny():
 @pytest.fixture
 def registries(monkeypatch):
     """Members and plug-ins that a test brings are gone after it."""
-    from wardround import aggregators, attacks, datasets, models, plugins
+    from wardround import aggregators, attacks, datasets, faults, models, plugins
     from wardround.datasets import partition
 
-    for package in (aggregators, attacks, datasets, models, partition):
+    for package in (aggregators, attacks, datasets, faults, models, partition):
         package.registry.available()
         monkeypatch.setattr(package.registry, "_members", dict(package.registry._members))
     monkeypatch.setattr(plugins, "_loaded", dict(plugins._loaded))
@@ -88,6 +115,15 @@ def registries(monkeypatch):
     for module in set(sys.modules) - modules:
         if module.startswith("wardround_plugin"):
             del sys.modules[module]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Nobody pulls the plug on a test: what is written need not reach the disk before the test goes on."""
+    before = os.fsync
+    os.fsync = os.fstat  # an error too where the file is closed
+    yield
+    os.fsync = before
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +167,7 @@ def runs(run_folder):
     return load_runs([run_folder])
 
 
-def _client_records(number, byzantine, start, flags, weights, clients):
+def _client_records(number, byzantine, start, flags, weights, clients, broken=()):
     from wardround.records import ClientRecord
 
     return [
@@ -139,6 +175,7 @@ def _client_records(number, byzantine, start, flags, weights, clients):
             number, client, byzantine=client in byzantine, attacking=client in byzantine and number >= start,
             num_samples=10, weight=weights(client, number), score=1.0 + number % 2,
             flag=flags(client, number), columns={"threshold": 2.0},
+            faulty=client in broken, failing=client in broken and number >= start,
         )
         for client in clients
     ]  # fmt: skip
@@ -157,7 +194,7 @@ def make_run(tmp_path):
         method="caac", attack="none", seed=0, auroc=0.8, rounds=20, start=5, alpha=0.1, share=0.25,
         flags=lambda client, number: False, weights=lambda client, number: 0.25, held=None, drift=None,
         status="finished", curve=None, aggregate=0.001, dataset="synthetic", accuracy=0.75,
-        details=None, figures=None, **more,
+        details=None, figures=None, fault="none", broken=(), **more,
     ):  # fmt: skip
         held = held or {f"hospital-{i}": [50 - 10 * i, 10 + 10 * i] for i in range(4)}
         clients = list(held)
@@ -170,6 +207,9 @@ def make_run(tmp_path):
             "record": {"schema": SCHEMA_VERSION, "clients": held, "class_names": ["a", "b"],
                        "attack": {"byzantine": byzantine}},
         }  # fmt: skip
+        if broken:
+            config["fault"] = {"name": fault, "fraction": 0.25, "start": start, "end": None}
+            config["record"]["fault"] = {"fault": fault, "broken": list(broken), "start": start, "end": None}
         for key, value in more.items():
             section, _, name = key.partition("__")
             if name:
@@ -193,7 +233,7 @@ def make_run(tmp_path):
                 validation={"auroc": curve(number)},
                 per_client=own if number == rounds else None,
                 memory_mb=100.0,
-                clients=_client_records(number, byzantine, start, flags, weights, clients),
+                clients=_client_records(number, byzantine, start, flags, weights, clients, broken),
                 details=details or EvaluationDetails(),
             )
             for number in range(1, rounds + 1)
@@ -212,3 +252,19 @@ def make_run(tmp_path):
 def table_of():
     """A table of an analysis by its key."""
     return lambda analysis, key: next(table for table in analysis.tables if table.key == key)
+
+
+@pytest.fixture(scope="module")
+def byzfl():
+    """ByzFL's `rules` and `attacks` without its training framework, which would need torchvision."""
+    spec = importlib.util.find_spec("byzfl")
+    if spec is None:
+        pytest.skip("ByzFL is not installed: pip install --no-deps byzfl==0.0.11")
+    before = {name for name in sys.modules if name.split(".")[0] == "byzfl"}
+    package = types.ModuleType("byzfl")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["byzfl"] = package
+    rules = importlib.import_module("byzfl.aggregators")
+    yield types.SimpleNamespace(rules=rules, attacks=importlib.import_module("byzfl.attacks.attacks"))
+    for name in [name for name in sys.modules if name.split(".")[0] == "byzfl" and name not in before]:
+        del sys.modules[name]

@@ -16,7 +16,9 @@ from wardround.cli.main import app
 from wardround.experiments import RunConfig, expand, load_config
 
 ROOT = Path(__file__).parent.parent
-PROJECT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PROJECT = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "GOVERNANCE.md", "SECURITY.md")
+]
 PAGES = sorted([*(page for page in PROJECT if page.exists()), *(ROOT / "docs").rglob("*.md")])
 SHELLS = "sh|bash|shell|console"
 COMMANDS = typer.main.get_command(app)
@@ -125,13 +127,14 @@ def complaint(words: list[str]) -> str | None:
 
 @pytest.mark.parametrize("page", **named([page for page in PAGES if commands(page)]))
 def test_commands_exist(page):
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for words in commands(page):
         program = words[0].rsplit("/", 1)[-1]
         if program == "wardround":
             assert not complaint(words), f"{page.name}: {' '.join(words)}: {complaint(words)}"
         elif program == "make":
-            assert set(words[1:]) <= targets, f"{page.name}: {' '.join(words)}"
+            asked = {word for word in words[1:] if "=" not in word}
+            assert asked <= targets, f"{page.name}: {' '.join(words)}"
         elif (
             program.startswith("python") and len(words) > 1 and words[1].startswith(("docs/", "benchmarks/"))
         ):
@@ -190,3 +193,17 @@ def test_overviews_name_every_member(kind):
     text = "".join(page.read_text() for page in pages if page.exists())
     missing = [name for name in registry.available() if f"`{name}`" not in text and f"### {name}" not in text]
     assert not missing
+
+
+LONG = 900
+"""Words: about two screens."""
+
+
+@pytest.mark.parametrize("page", **named(sorted((ROOT / "docs").glob("*.md"))))
+def test_a_long_page_begins_with_a_summary(page):
+    """Some sentences between the title and the first heading, table, list, picture or sample."""
+    if len(page.read_text().split()) < LONG:
+        return
+    opening = re.match(r"# .+\n\n((?:(?!```|[#|!-])\S.*\n)+)", page.read_text())
+    assert opening is not None, f"{page.name}: nothing but the title before the first heading or sample"
+    assert len(opening[1].split()) >= 20, f"{page.name}: {opening[1]}"

@@ -1,11 +1,9 @@
 """docs/extending.md kept true: its files, put into an empty folder, run by its own commands."""
 
 import doctest
-import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from free_ports import free_ports
 
 from wardround import aggregators, models, plugins
 from wardround.experiments import find_runs, load_config
@@ -173,12 +172,7 @@ def test_a_federation_on_loopback(folder):
 
 def use_free_ports(folder):
     """The page's ports may be taken on this machine."""
-    sockets = [socket.socket() for _ in range(3)]
-    for probe in sockets:
-        probe.bind(("127.0.0.1", 0))
-    ports = dict(zip(("8000", "9094", "9095"), (probe.getsockname()[1] for probe in sockets), strict=True))
-    for probe in sockets:
-        probe.close()
+    ports = dict(zip(("8000", "9094", "9095"), free_ports(3), strict=True))
     for name in ("fed.yaml", "north.yaml", "south.yaml"):
         text = FILES[name]
         for old, new in ports.items():
@@ -196,7 +190,6 @@ def start(folder, arguments):
             cwd=folder,
             stdout=out,
             stderr=out,
-            env={**os.environ, "WARDROUND_POLL_SECONDS": "0.3"},
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )

@@ -99,7 +99,7 @@ def test_a_lock_keeps_others_off_or_makes_them_wait(tmp_path):
         thread.start()
         assert not entered.wait(0.2)
         file.write(b"by the holder")
-    thread.join(10)
+    thread.join(120)
     assert entered.is_set()
     with locked(path, shared=True) as one, locked(path, wait=False, shared=True) as other:
         assert one.read() == other.read() == b"by the holder"

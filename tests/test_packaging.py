@@ -23,8 +23,10 @@ FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
 def test_one_version_everywhere():
+    """The package says it; the rest follows it, or is held to it here."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert PROJECT["version"] == citation["version"] == wardround.__version__
+    assert "version" in PROJECT["dynamic"]
+    assert citation["version"] == wardround.__version__
     assert f"version = {{{wardround.__version__}}}" in (ROOT / "docs" / "cite.md").read_text()
 
 
@@ -40,6 +42,7 @@ def test_the_citation_has_what_its_format_asks_for():
         "abstract",
         "authors",
         "version",
+        "date-released",
         "license",
         "keywords",
     }
@@ -65,6 +68,30 @@ def test_issue_forms_are_forms(form):
     assert len({field["id"] for field in fields}) == len(fields) > 0
 
 
+@pytest.mark.parametrize(
+    "workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda file: file.stem
+)
+def test_workflows_do_what_can_be_done_by_hand(workflow):
+    """Every `make` target exists, nothing asks for more rights than reading, and no package index is named."""
+    text = workflow.read_text()
+    values = yaml.safe_load(text)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    called = {name for line in re.findall(r"run: make (.+)", text) for name in line.split()}
+    assert called
+    assert called <= targets
+    assert values["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in values["jobs"].values())
+    assert not re.search(r"https?://|index-url (?!\$)", text, re.I)
+
+
+def test_every_python_that_is_promised_is_tested():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    tested = set(workflow["jobs"]["check"]["strategy"]["matrix"]["python"])
+    promised = {name.rsplit(" ", 1)[1] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)}
+    assert tested == promised
+    assert PROJECT["requires-python"] == ">=" + min(promised, key=lambda name: int(name.split(".")[1]))
+
+
 def tracked_data() -> set[str]:
     """Everything in the package's folder that is no code: presets, tables, what pages are made of."""
     files = (ROOT / "src").rglob("*")
@@ -84,7 +111,7 @@ def handed_out(tmp_path):
     copy = tmp_path / "project"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.nb[ic]")
     shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
-    for folder in ("docs", "tests", "benchmarks", "notebooks"):
+    for folder in ("docs", "tests", "benchmarks", "notebooks", "tools"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
     for file in ROOT.iterdir():
         if file.is_file() and not file.name.startswith("."):
@@ -118,6 +145,7 @@ def test_the_wheel_runs_the_demo_in_a_clean_environment(handed_out, tmp_path):
     with tarfile.open(archive) as source:
         packed = {name.partition("/")[2] for name in source.getnames()}
     assert {"README.md", "LICENSE", "CITATION.cff", "Makefile", "requirements.txt", "docs/index.md"} <= packed
+    assert {"tools/release_check.py", "GOVERNANCE.md", "CODE_OF_CONDUCT.md"} <= packed
     assert {"tests/test_packaging.py", "docs/tools/build_site.py", "benchmarks/run.py"} <= packed
 
     own = clean_environment(tmp_path / "environment")

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardround.yaml_text import parse_yaml
+from wardround.yaml_text import dump_yaml, parse_own_yaml, parse_yaml
 
 plain = st.recursive(
     st.none()
@@ -23,7 +23,16 @@ plain = st.recursive(
 @given(plain, st.booleans())
 def test_what_has_no_key_twice_is_read_as_ever(values, flow):
     text = yaml.safe_dump(values, default_flow_style=flow)
-    assert parse_yaml(text) == yaml.safe_load(text) == values
+    assert parse_yaml(text) == parse_own_yaml(text) == yaml.safe_load(text) == values
+
+
+@given(plain)
+def test_what_the_program_writes_any_program_reads(values):
+    assert yaml.safe_load(dump_yaml(values)) == parse_own_yaml(dump_yaml(values)) == values
+
+
+def test_keys_keep_their_order_and_words_their_letters():
+    assert dump_yaml({"b": {"y": 1, "x": [1, "ü"]}, "a": None}) == "b:\n  y: 1\n  x:\n  - 1\n  - ü\na: null\n"
 
 
 @pytest.mark.parametrize(

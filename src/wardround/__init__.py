@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from wardround import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         datasets,
         errors,
         experiments,
+        faults,
         federation,
         flower,
         models,
@@ -80,6 +81,7 @@ __all__ = [
     "datasets",
     "errors",
     "experiments",
+    "faults",
     "federation",
     "flower",
     "models",

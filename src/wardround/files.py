@@ -17,11 +17,13 @@ __all__ = [
     "LockHeld",
     "append_text",
     "can_lock",
+    "is_locked",
     "locked",
     "make_private_folder",
     "replace_file",
     "replacing",
     "sync",
+    "sync_file",
 ]
 
 UNFINISHED = ".tmp"
@@ -92,14 +94,28 @@ def make_private_folder(path: Path) -> None:
     path.chmod(0o700)  # the umask takes bits away from mkdir's mode, and may take the owner's
 
 
-def append_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Append to a file, which is made with `mode` where it is missing; the text is on the disk when this returns."""
-    is_new = not path.exists()
+def append_text(path: Path, text: str, mode: int = 0o666, durable: bool = True) -> None:
+    """Append to a file, which is made with `mode` where it is missing.
+
+    The text is on the disk when this returns; where it need not be `durable`, only in the file, for all who read it:
+    `sync_file` brings it onto the disk.
+    """
+    is_new = durable and not path.exists()
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(text.encode())
-        sync(file)
+        if durable:
+            sync(file)
     if is_new:
         _sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Bring what was appended to a file onto the disk; nothing where there is no file.
+
+    Its name, if new, is there when another file of its folder is replaced.
+    """
+    with suppress(FileNotFoundError), open(path, "rb+") as file:
+        sync(file)
 
 
 def sync(file: BinaryIO) -> None:
@@ -137,6 +153,18 @@ def locked(path: Path, wait: bool = True, shared: bool = False) -> Iterator[Bina
         except BlockingIOError:
             raise LockHeld(f"{path}: another process holds this lock") from None
         yield file
+
+
+def is_locked(path: Path) -> bool:
+    """Does a process hold this lock exclusively? Asks the kernel; does not get in the way of who wants it."""
+    try:
+        inode = path.stat().st_ino
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    # 1: FLOCK  ADVISORY  WRITE 4242 08:01:1180418 0 EOF
+    held = (line.split() for line in locks)
+    return any("WRITE" in words and words[5].endswith(f":{inode}") for words in held if len(words) > 5)
 
 
 def _fcntl() -> ModuleType:

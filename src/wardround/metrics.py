@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ __all__ = [
     "best_f1_threshold",
     "calibration_bins",
     "expected_calibration_error",
+    "rank_figures",
 ]
 
 
@@ -53,10 +56,33 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
     >>> average_precision(np.array([0.9, 0.5, 0.5, -0.1]), np.array([True, True, False, False]))
     0.8333333333333333
     """
-    ends, hits = _cumulated(scores, positive)
-    if not hits[-1]:
-        return float("nan")
-    return float(np.sum(np.diff(hits) * (hits[1:] / (ends + 1))) / hits[-1])
+    order = np.argsort(-scores, kind="stable")
+    return rank_figures(scores[order], positive[order])[1]
+
+
+def rank_figures(ranked: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """AUROC and average precision of samples that are ranked already: see `auroc` and `average_precision`.
+
+    Args:
+        ranked: n ≥ 1 scores, falling, without NaN.
+        positive: n bool, in the same order.
+
+    >>> rank_figures(np.array([0.9, 0.5, 0.5, -0.1]), np.array([True, True, False, False]))
+    (0.875, 0.8333333333333333)
+    """
+    ends, hits = _cumulated(ranked, positive)
+    positives, negatives = int(hits[-1]), len(ranked) - int(hits[-1])
+    if not positives:
+        return math.nan, math.nan
+    gained = hits[1:] - hits[:-1]
+    precision = float((gained * (hits[1:] / (ends + 1))).sum() / positives)
+    if not negatives:
+        return math.nan, precision
+    # Of each distinct score: negatives ranked above it or equal to it, and above it.
+    upto = ends + 1 - hits[1:]
+    above = np.concatenate(([0], upto[:-1]))
+    twice = 2 * negatives * positives - int((gained * (upto + above)).sum())
+    return twice / 2 / (positives * negatives), precision
 
 
 def best_f1_threshold(probabilities: np.ndarray, positive: np.ndarray) -> float | None:
@@ -73,8 +99,10 @@ def best_f1_threshold(probabilities: np.ndarray, positive: np.ndarray) -> float 
     """
     if positive.all() or not positive.any():
         return None
-    ends, hits = _cumulated(probabilities, positive)
-    ranked = np.sort(probabilities)[::-1][ends]  # distinct, falling
+    order = np.argsort(-probabilities, kind="stable")
+    ranked = probabilities[order]
+    ends, hits = _cumulated(ranked, positive[order])
+    ranked = ranked[ends]  # distinct, falling
     f1 = 2 * hits[1:] / (ends + 1 + hits[-1])
     below = np.append(ranked[1:], 0.0)
     halfway = (ranked + below) / 2
@@ -97,8 +125,8 @@ def calibration_bins(predicted: np.ndarray, happened: np.ndarray, bins: int = 10
     >>> [(b.n, b.predicted, b.observed) for b in calibration_bins(np.array([0.2, 0.2, 0.9]), np.array([0, 1, 1]), 2)]
     [(2, 0.2, 0.5), (1, 0.9, 1.0)]
     """
-    edges = np.linspace(0.0, 1.0, bins + 1)
-    place = np.searchsorted(edges[1:-1], predicted)
+    edges = _edges(bins)
+    place = edges[1:-1].searchsorted(predicted)
     counts = np.bincount(place, minlength=bins)
     means = np.bincount(place, predicted, bins) / np.maximum(counts, 1)
     shares = np.bincount(place, happened, bins) / np.maximum(counts, 1)
@@ -119,10 +147,13 @@ def expected_calibration_error(curve: Sequence[CalibrationBin]) -> float:
     return sum(one.n * abs(one.predicted - one.observed) for one in curve) / whole if whole else float("nan")
 
 
-def _cumulated(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache
+def _edges(bins: int) -> np.ndarray:
+    return np.linspace(0.0, 1.0, bins + 1)
+
+
+def _cumulated(ranked: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of samples ranked from the highest score down: the last place of each distinct score, and before the first and
     at each of these places how many positives there are so far."""
-    order = np.argsort(-scores, kind="stable")
-    ranked = scores[order]
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    return ends, np.append(0, positive[order].cumsum()[ends])
+    ends = np.concatenate(((ranked[1:] != ranked[:-1]).nonzero()[0], [len(ranked) - 1]))
+    return ends, np.concatenate(([0], positive.cumsum()[ends]))

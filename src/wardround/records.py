@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 from wardround.errors import DataError
 
 __all__ = [
+    "MAIN_METRICS",
     "SCHEMA_VERSION",
     "CalibrationBin",
     "ClientRecord",
@@ -35,6 +36,8 @@ __all__ = [
     "Summary",
     "check_schema",
     "finite",
+    "main_metric",
+    "main_value",
     "pipeline_name",
 ]
 
@@ -49,9 +52,13 @@ finite. stopped: by an operator or a spent budget; can be resumed. failed: by an
 Metrics = Mapping[str, float | None]
 GroupMetrics = Mapping[str, float | str | None]
 """Figures of one patient group: `n` rows, metrics, and a `reason` where one of them is null."""
-ReasonKind = Literal["no-rows", "few-rows", "one-class", "not-finite"]
+ReasonKind = Literal["no-rows", "few-rows", "one-class", "no-pair", "not-defined", "not-finite"]
 """no-rows: nothing to measure on. few-rows: fewer than are reported. one-class: a rank or a rate needs two classes.
+no-pair: no two patients of whom it is known who had the event first. not-defined: the task has no such figure.
 not-finite: the model's output is NaN or infinite."""
+MAIN_METRICS = {"auroc": "AUROC", "c_index": "C-index"}
+"""The figure by which models are compared, in words: of a survival task the C-index, of all others the AUROC. Both are
+shares of pairs that are ranked right: 1 is best, 0.5 is chance."""
 
 _QUARANTINED_V1 = "quarantined: "
 
@@ -141,12 +148,23 @@ class ClientRecord:
     weight: float | None = None
     score: float | None = None
     flag: bool | None = None
+    faulty: bool = False
+    """Ground truth of a simulated fault: this client is one of the broken ones."""
+    failing: bool = False
+    """Ground truth: it is broken in this round."""
     columns: Mapping[str, float | None] = field(default_factory=dict)
     """The rule's own diagnostics, `norm` where updates are in the clear, and `reported_…` metrics of the client."""
 
+    @property
+    def is_honest(self) -> bool:
+        """Ground truth: neither an attacker nor broken."""
+        return not self.byzantine and not self.faulty
+
     def line(self) -> dict[str, Any]:
-        """One line of clients.jsonl: the columns stand beside the other keys."""
+        """One line of clients.jsonl: the columns stand beside the other keys. Only broken clients are called so."""
         own = {name: getattr(self, name) for name in _CLIENT_FIELDS}
+        if not self.faulty:
+            del own["faulty"], own["failing"]
         line: dict[str, Any] = finite({**own, **self.columns})
         return line
 
@@ -172,6 +190,8 @@ class ClientRecord:
             pop("weight", None),
             pop("score", None),
             pop("flag", None),
+            pop("faulty", False),
+            pop("failing", False),
             columns,
         )
 
@@ -217,14 +237,18 @@ class RoundRecord:
     kappa: float | None = None
     """κ̂: squared distance of the aggregate from the honest mean, over the variance of the honest updates. In
     simulations, which know who attacks, and where updates are not hidden."""
+    estimated_f: int | None = None
+    """How many Byzantine clients the rule counted on, where it estimates that from the round (f is `auto`)."""
+    warning: str | None = None
+    """What people should know of the round: that the rule could not do what it is for."""
 
     @property
     def is_broken(self) -> bool:
         """Was the model evaluated, and was its output not finite? An older version gave no reasons: then it has no
         loss either."""
-        if not self.metrics or self.metrics.get("auroc") is not None:
+        if not self.metrics or main_value(self.metrics) is not None:
             return False
-        reason = self.details.reasons.get("auroc")
+        reason = self.details.reasons.get(main_metric(self.metrics))
         return self.metrics.get("loss") is None if reason is None else reason.kind == "not-finite"
 
     def line(self) -> dict[str, Any]:
@@ -235,11 +259,12 @@ class RoundRecord:
             line["left_out"] = {
                 client: {"status": one.status, "reason": one.reason} for client, one in self.left_out.items()
             }
-        for name in ("skipped", "diverged", "per_client", "privacy"):
+        for name in ("skipped", "warning", "diverged", "per_client", "privacy"):
             if getattr(self, name):
                 line[name] = getattr(self, name)
-        if self.kappa is not None:
-            line["kappa"] = self.kappa
+        for name in ("kappa", "estimated_f"):
+            if getattr(self, name) is not None:
+                line[name] = getattr(self, name)
         plain: dict[str, Any] = finite(line | self.details.line())
         return plain
 
@@ -290,8 +315,8 @@ class Summary:
 
     @property
     def auroc(self) -> float | None:
-        """The final AUROC, None where the run has none."""
-        return (self.final or {}).get("auroc")
+        """The final AUROC (of a survival task the C-index), None where the run has none."""
+        return main_value(self.final)
 
     def plain(self) -> dict[str, Any]:
         """What goes into summary.json; `reason`, `privacy` and `evaluation` only where there are any."""
@@ -321,6 +346,20 @@ def check_schema(record: Mapping[str, Any], where: object) -> None:
         raise DataError(
             f"{where}: written in schema {version}; this version reads up to {SCHEMA_VERSION}: upgrade wardround"
         )
+
+
+def main_metric(metrics: Metrics | None) -> str:
+    """The name of the figure by which models are compared, in these metrics.
+
+    >>> main_metric({"c_index": 0.7, "loss": 1.2}), main_metric({"auroc": None}), main_metric(None)
+    ('c_index', 'auroc', 'auroc')
+    """
+    return "c_index" if metrics and "c_index" in metrics else "auroc"
+
+
+def main_value(metrics: Metrics | None) -> float | None:
+    """That figure; None where the metrics have none."""
+    return (metrics or {}).get(main_metric(metrics))
 
 
 def finite(value: Any) -> Any:

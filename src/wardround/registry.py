@@ -200,6 +200,11 @@ class Registry(Generic[Member]):
         self._load()
         return sorted(name for name, member in self._members.items() if member.listed)
 
+    def __contains__(self, name: object) -> bool:
+        """Is a member registered as `name`, listed or not?"""
+        self._load()
+        return name in self._members
+
     def get(self, name: str) -> type[Member]:
         """The class registered as `name`; an unknown name is an error that lists the known ones."""
         self._load()

@@ -13,12 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Aggregation", "Layout", "Updates", "WellFormed", "drop_malformed", "row_squared_norms"]
+__all__ = ["Aggregation", "Layout", "Parts", "Updates", "WellFormed", "drop_malformed", "row_squared_norms"]
 
 PARAMETER, BATCH_NORM = "parameter", "batch-norm"
 MOST_SAMPLES = 2**53
 """No count beyond this is a count: floats cannot tell it from its neighbour, and two of them would leave nothing to the
 others."""
+PART_TOLERANCE = 1e-3
+"""How far parts may be from adding up, relative to the longest: rounding of float32 over thousands of steps."""
+GAP_COLUMNS = 65_536
+"""Columns that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,32 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
+class Parts:
+    """Updates split by outcome: what each client's patients of each outcome contributed to its update."""
+
+    rows: Tensor
+    """N × C × D; a client's parts add up to its update, together with what belongs to no patient."""
+    counts: Tensor
+    """N × C: patients that the client says it has of each outcome, float64. NaN: fewer than it tells, and what they
+    contributed is in the largest of its parts."""
+    reach: Tensor | None = None
+    """N × C: how far training on the patients of an outcome can move the bias of their logit at most, where the server
+    knows that."""
+    correction: Tensor | None = None
+    """N × D: what belongs to no patient, where there is something: SCAFFOLD's correction of the steps."""
+
+    def select(self, index: Tensor) -> Parts:
+        """The parts of some clients only."""
+        reach = None if self.reach is None else self.reach[index]
+        correction = None if self.correction is None else self.correction[index]
+        return Parts(self.rows[index], self.counts[index], reach, correction)
+
+    def sums(self) -> Tensor:
+        """N × D: what all patients of each client contributed."""
+        return self.rows.sum(1)
+
+
+@dataclass(frozen=True, eq=False)
 class Updates:
     """What the clients of one round sent. Row i of `matrix` is client i's update, untrusted like the rest.
 
@@ -109,12 +139,16 @@ class Updates:
     num_samples: Any = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     layout: Layout | None = None
+    parts: Parts | None = None
+    """The updates split by outcome, where the rule asked clients for that."""
 
     def __post_init__(self) -> None:
         matrix = _as_matrix(self.matrix)
         n = len(matrix)
         clients = tuple(self.clients) or tuple(f"client-{i:02d}" for i in range(n))
-        num_samples = torch.ones(n) if self.num_samples is None else self.num_samples
+        num_samples = self.num_samples
+        if num_samples is None:
+            num_samples = torch.ones(n) if self.parts is None else self.parts.counts.nansum(1)
         put = object.__setattr__
         put(self, "matrix", matrix)
         put(self, "clients", clients)
@@ -124,6 +158,8 @@ class Updates:
             twice = [client for client, count in Counter(clients).items() if count > 1]
             raise ValueError(f"every client may send one update a round; twice: {', '.join(twice)}")
         columns = {"clients": clients, "num_samples": self.num_samples, **self.metrics}
+        if self.parts is not None:
+            columns |= {"parts": self.parts.rows, "counts of parts": self.parts.counts}
         for name, values in columns.items():
             if len(values) != n:
                 raise ValueError(f"{name} has {len(values)} entries for {n} updates")
@@ -170,6 +206,7 @@ class Updates:
             clients=tuple(self.clients[i] for i in rows),
             num_samples=self.num_samples[index],
             metrics={name: values[index] for name, values in self.metrics.items()},
+            parts=None if self.parts is None else self.parts.select(index),
         )
 
 
@@ -189,8 +226,12 @@ class Aggregation:
     """The rule's own diagnostics, one value per client (NaN for a dropped one)."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Client → why its update was dropped."""
+    estimated_f: int | None = None
+    """How many Byzantine clients the rule counted on, where it estimated that from the round (f is `auto`)."""
     skipped: str | None = None
     """Why the round had to be skipped (`delta` is then zero), None where all went well."""
+    warning: str | None = None
+    """What people should know of the round: that the rule could not do what it is for."""
 
     def problem(self, clients: int, dimension: int) -> str | None:
         """What is wrong with the shape of a result for so many clients and parameters, and what would be right.
@@ -285,6 +326,8 @@ def drop_malformed(
     counts = updates.num_samples
     for i in (~((counts >= 0) & (counts <= MOST_SAMPLES))).nonzero().flatten().tolist():
         dropped.setdefault(updates.clients[i], f"sample count {counts[i].item():g}")
+    if updates.parts is not None:
+        dropped = _part_problems(updates, updates.parts) | dropped
     kept = [i for i, client in enumerate(updates.clients) if client not in dropped]
     fit = updates.select(kept) if dropped else updates
     if not kept:
@@ -302,6 +345,47 @@ def drop_malformed(
     order = {client: place for place, client in enumerate(updates.clients)}
     dropped = dict(sorted(dropped.items(), key=lambda item: order[item[0]]))
     return WellFormed(fit, torch.tensor(kept, dtype=torch.long), dropped)
+
+
+def _part_problems(updates: Updates, parts: Parts) -> dict[str, str]:
+    """Client → what is wrong with the parts of its update."""
+    counts = parts.counts
+    impossible = ~(counts.isnan() | (counts >= 0) & (counts <= MOST_SAMPLES)).all(1) | counts.isnan().all(1)
+    norms = torch.linalg.vector_norm(parts.rows, dim=2).double()
+    finite = torch.isfinite(norms).all(1)
+    gap = _gaps(updates.matrix, parts)
+    # Parts may be far longer than their sum: what rounding leaves is measured against them.
+    apart = finite & ~(gap <= PART_TOLERANCE * norms.max(1).values)
+    empty = finite & (updates.num_samples > 0) & ((norms > 0) & ~(counts > 0)).any(1)
+    # Who does not tell the count of some outcome may have more patients than it tells.
+    known, told = counts.nan_to_num(0.0).sum(1), ~counts.isnan().any(1)
+    wrong_sum = ((known - updates.num_samples).abs() > 0.5) & (told | (known > updates.num_samples))
+    reasons = (
+        (impossible, "impossible counts of outcomes"),
+        (wrong_sum & ~impossible, "its counts of outcomes do not add up to its sample count"),
+        (~finite, "not finite"),
+        (apart, "its parts do not add up to the update"),
+        (empty, "a part of an outcome that it has no patient of"),
+    )
+    problems: dict[str, str] = {}
+    for wrong, reason in reasons:
+        for i in wrong.nonzero().flatten().tolist():
+            problems.setdefault(updates.clients[i], reason)
+    return problems
+
+
+def _gaps(matrix: Tensor, parts: Parts) -> Tensor:
+    """How far each client's parts are from adding up to its update (N norms), without another matrix in memory."""
+    squares = torch.zeros(len(matrix), dtype=torch.float64)
+    for first in range(0, matrix.shape[1], GAP_COLUMNS):
+        columns = slice(first, first + GAP_COLUMNS)
+        gap = parts.rows[:, 0, columns] - matrix[:, columns]
+        for outcome in range(1, parts.rows.shape[1]):
+            gap.add_(parts.rows[:, outcome, columns])
+        if parts.correction is not None:
+            gap.add_(parts.correction[:, columns])
+        squares += torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64).square().cpu()
+    return squares.sqrt()
 
 
 def _without_denormals(updates: Updates) -> Updates:

@@ -68,6 +68,7 @@ def test_certificates_are_asked_for_by_name(tmp_path):
     assert isinstance(call("certs", tmp_path / "keys", "--node", "hospital-a").exception, ConfigError)
 
 
+@pytest.mark.slow
 def test_a_log_is_compared_with_what_a_hospital_was_shown(run, tmp_path):
     log = AuditLog(run / "audit.jsonl")
     log.append("joined", client="hospital-a")

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from wardround import aggregators
 
+
+@pytest.mark.slow
 def test_help_and_version(wardround):
     result = wardround("--help")
     assert result.returncode == 0
@@ -57,10 +60,22 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, config, tmp_p
     assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
 
 
-def test_a_warning_is_one_plain_line(config, here, tmp_path):
+def test_a_warning_is_one_plain_line(config, here, tmp_path, monkeypatch):
     """Python would put a path inside pydantic before it, and a line of code after it."""
-    guard = ["aggregator.name=caac-guard", "aggregator.hearings=4", "rounds=1"]
-    result = here("run", config, *guard, "--out", tmp_path / "r")
+    # a copy of the table of members, so that no other test meets this rule
+    monkeypatch.setattr(aggregators.registry, "_members", dict(aggregators.registry._members))
+    plugin = tmp_path / "renamed.py"
+    plugin.write_text(
+        "from wardround import aggregators\n"
+        "from wardround.registry import Parameters\n"
+        "@aggregators.register('renamed')\n"
+        "class Renamed(aggregators.registry.get('mean')):\n"
+        "    class Params(Parameters):\n"
+        "        renamed = {'hearings': 'contradiction_rounds'}\n"
+        "        contradiction_rounds: int = 3\n"
+    )
+    section = [f"plugins=[{plugin}]", "aggregator.name=renamed", "aggregator.hearings=4", "rounds=1"]
+    result = here("run", config, *section, "--out", tmp_path / "r")
     assert result.returncode == 0
     (line,) = [line for line in result.stderr.splitlines() if "hearings" in line]
     assert line.startswith("wardround: warning: parameter 'hearings' is now called 'contradiction_rounds'")

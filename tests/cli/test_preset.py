@@ -64,3 +64,22 @@ def test_a_run_says_what_it_predicts_before_it_starts(here, config, tmp_path):
     assert result.stderr.startswith("synthetic: predicts 'positive' (against 'negative'), ")
     again = here("run", config, "rounds=1", "--out", tmp_path / "r")
     assert "predicts" not in again.stderr, "nothing is run"
+
+
+def test_a_matrix_prints_published_figures_beside_its_own(here, tiny, tmp_path):
+    matrix = tmp_path / "m.yaml"
+    figures = [{"label": "theirs", "where": {"aggregator.name": "fedavg"}, "value": 0.123}]
+    section = {"source": "somebody (2020)", "tolerance": 0.02, "figures": figures}
+    values = {"base": {**tiny, "rounds": 1}, "seeds": [0], "published": section}
+    matrix.write_text(yaml.safe_dump(values))
+    result = here("matrix", matrix, "--out", tmp_path / "r", "--jobs", 1)
+    assert result.returncode == 0, result.stderr
+    assert "somebody (2020)" in result.stdout
+    assert "theirs" in result.stdout
+    assert "0.123" in result.stdout
+    section["measure"] = "aurok"
+    matrix.write_text(yaml.safe_dump(values))
+    result = here("matrix", matrix, "--out", tmp_path / "never")
+    assert result.returncode == 2
+    assert "no measure 'aurok'; did you mean 'auroc'" in result.stderr
+    assert not (tmp_path / "never").exists()

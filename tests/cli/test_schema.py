@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 
@@ -16,6 +17,7 @@ def write(path, rows):
     return path
 
 
+@pytest.mark.slow
 def test_infer_edit_check(tmp_path):
     rows = [[40 + i, 1 + i % 3, i % 2] for i in range(30)]
     good = write(tmp_path / "good.csv", rows)

@@ -36,5 +36,5 @@ def test_the_number_of_variables():
 def test_origins_are_those_of_the_code(name):
     """Every address that a dataset gives is on the page."""
     page = PAGE.read_text()
-    for address in re.findall(r"https?://[^\s)]+", datasets.registry.get(name).origin):
+    for address in re.findall(r"https?://[^\s),]+", datasets.registry.get(name).origin):
         assert address in page

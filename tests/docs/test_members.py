@@ -9,7 +9,7 @@ import pytest
 from sitegen import pages
 from sitegen.members import explained, slug
 
-from wardround import aggregators, attacks
+from wardround import aggregators, attacks, faults
 
 ROOT = Path(__file__).parents[2]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
@@ -46,7 +46,11 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("registry", [aggregators.registry, attacks.registry], ids=["rules", "attacks"])
+@pytest.mark.parametrize(
+    "registry",
+    [aggregators.registry, attacks.registry, faults.registry],
+    ids=["rules", "attacks", "faults"],
+)
 def test_every_parameter_says_what_it_does(registry):
     members = {name: registry.get(name).Params for name in registry.available()}
     unexplained = {

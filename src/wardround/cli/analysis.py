@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wardround.cli.options import AsJson, RunPaths
+from wardround.cli.options import CORES, AsJson, RunPaths
 
 if TYPE_CHECKING:
     from wardround.analysis import Run
 
 __all__ = ["analyze", "mount", "report", "write_report"]
+
+
+BestRound = Annotated[
+    bool,
+    typer.Option("--best", help="Figures of the round that was best on validation, not of the last one."),
+]
 
 
 def mount(app: typer.Typer) -> None:
@@ -32,6 +38,7 @@ def analyze(
         str | None,
         typer.Option(help="The method that the others are compared with; by default a paper's rule."),
     ] = None,
+    best: BestRound = False,
     as_json: AsJson = False,
 ) -> None:
     """Print or write metrics, statistics and hypotheses of some runs as tables."""
@@ -40,7 +47,7 @@ def analyze(
     from wardround.cli.console import progress
     from wardround.protocols import papers
 
-    runs = load_runs(paths)
+    runs = load_runs(paths, at="best" if best else "final", jobs=CORES)
     with progress("reading runs", len(runs)) as advance:
         analysis = analyze_runs(runs, reference, advance, papers())
     if out is not None:
@@ -68,11 +75,13 @@ def report(
     every_run: Annotated[
         bool, typer.Option("--all", help="Figures of clients for every run, not for one seed of each kind.")
     ] = False,
+    best: BestRound = False,
 ) -> None:
     """Write one self-contained HTML page about some runs: which rule to use, the evidence, and the rest."""
     from wardround.analysis import load_runs
 
-    write_report(load_runs(paths), out, title, figures, every_run)
+    runs = load_runs(paths, at="best" if best else "final", jobs=CORES)
+    write_report(runs, out, title, figures, every_run)
 
 
 def write_report(

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from wardround.analysis import rendering
 from wardround.analysis.rendering import difference, fixed
 from wardround.analysis.tables import Comparison
 from wardround.progress import Advance, progress
 
-__all__ = ["Advance", "comparison_table", "console", "progress"]
+__all__ = ["Advance", "comparison_table", "console", "plain_table", "progress"]
 
 console = Console(highlight=False)
 
@@ -23,8 +24,9 @@ def comparison_table(
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("method")
     table.add_column("attack")
-    for name in ("AUROC", "lost to the attack", "attackers detected", "false alarms"):
-        table.add_column(name, justify="right", no_wrap=name == "AUROC")
+    measure = " or ".join(dict.fromkeys(line.measure for line in lines)) or "AUROC"
+    for name in (measure, "lost to the attack", "attackers detected", "false alarms"):
+        table.add_column(name, justify="right", no_wrap=name == measure)
     for number, line in enumerate(lines):
         # A rule without flags detects a client by giving it next to no weight.
         mark = "*" if line.verdict == "weights" else ""
@@ -40,6 +42,17 @@ def comparison_table(
     if any(line.verdict == "weights" for line in lines):
         table.caption = "* the rule raises no flags: clients given less than a tenth of an equal share"
     return table
+
+
+def plain_table(table: rendering.Table) -> Table:
+    """A table of an analysis on the terminal, with its notes below it."""
+    shown = Table(title=table.title, title_justify="left", caption_justify="left")
+    for place, name in enumerate(table.columns):
+        shown.add_column(name, justify="left" if place < table.words else "right")
+    for row in table.rows:
+        shown.add_row(*("–" if cell is None else str(cell) for cell in row))
+    shown.caption = "\n".join(table.notes)
+    return shown
 
 
 def _number(value: float | None) -> str:

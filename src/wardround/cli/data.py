@@ -130,6 +130,8 @@ def check_files(
         typer.Argument(help="Your table; several, or a folder: one per hospital; or the YAML file of a run."),
     ],
     label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    time: Annotated[str | None, typer.Option(help="Survival: the column with the time.")] = None,
+    event: Annotated[str | None, typer.Option(help="Survival: the column with the event.")] = None,
     client: Annotated[str | None, typer.Option(help="The column that names the hospital.")] = None,
     patient: Annotated[str | None, typer.Option(help="The column that names the patient.")] = None,
     categorical: Annotated[
@@ -153,7 +155,8 @@ def check_files(
     from wardround.datasets.table_check_text import in_full
 
     given = {
-        "label": label, "client": client, "patient": patient, "categorical": categorical, "drop": drop,
+        "label": label, "time": time, "event": event, "client": client, "patient": patient,
+        "categorical": categorical, "drop": drop,
         "positive": positive, "missing": missing, "separator": separator, "decimal": decimal, "encoding": encoding,
         "schema": schema,
     }  # fmt: skip

@@ -95,6 +95,7 @@ def run(
     from wardround.experiments import Event, load_config, override, read_yaml
     from wardround.experiments import run as run_experiment
     from wardround.experiments.tracking import tracked
+    from wardround.records import MAIN_METRICS, main_metric
     from wardround.runs.extension import extend
     from wardround.runs.folder import RunFolder
     from wardround.runs.identity import find_folder
@@ -109,16 +110,24 @@ def run(
         _say_classes(checked, out)
     with (
         progress(name, checked.rounds) as advance,
-        tracked(track, track_uri, None, out, lambda event: advance(event.round, _auroc(event.auroc))) as note,
+        tracked(track, track_uri, None, out, lambda event: advance(event.round, _quality(event))) as note,
     ):
         folder = run_experiment(
             checked,
             out,
-            lambda record: note(Event("round", name, record.round, (record.metrics or {}).get("auroc"))),
+            lambda record: note(Event.of_round(name, record)),
         )
         summary = folder.summary()
         assert summary is not None
-        note(Event("finished", name, checked.rounds, summary.auroc))
+        note(
+            Event(
+                "finished",
+                name,
+                checked.rounds,
+                summary.auroc,
+                measure=MAIN_METRICS[main_metric(summary.final)],
+            )
+        )
     if as_json:
         print(json.dumps({"folder": str(folder.path), **summary.plain()}))
         return
@@ -134,7 +143,7 @@ def run(
     if (
         why := why_no_auroc(summary.final, folder.config().get("record", {}), summary.evaluation)
     ) is not None:
-        print(f"no AUROC: {why}")
+        print(f"no {MAIN_METRICS[main_metric(summary.final)]}: {why}")
     print(folder.path)
 
 
@@ -179,10 +188,13 @@ def matrix(
     track_uri: TrackUri = None,
 ) -> None:
     """Run many experiments in parallel; finished ones are skipped, stopped ones are resumed."""
-    from wardround.analysis import compare, load_runs
-    from wardround.cli.console import comparison_table, console
+    from wardround.analysis import compare, load_runs, measure_all
+    from wardround.analysis.published import published_table, read_published
+    from wardround.cli.console import comparison_table, console, plain_table
+    from wardround.experiments import presets
     from wardround.runs.identity import find_folder
 
+    published = read_published(*presets.load_matrix(matrix))  # before anything is computed: it may be wrong
     configs = _run_matrix(
         matrix,
         out,
@@ -198,6 +210,8 @@ def matrix(
     if not dry_run:
         runs = load_runs([find_folder(config, out).path for config in configs])
         console.print(comparison_table(compare(runs), f"{len(runs)} runs"))
+        if published is not None:
+            console.print(plain_table(published_table(published, measure_all(runs))))
 
 
 def _run_matrix(
@@ -264,6 +278,7 @@ def _one_run(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, An
 
 def _say_classes(config: RunConfig, out: Path) -> None:
     """Say before the first round what is predicted: two labels the wrong way round would turn every figure over."""
+    from wardround.datasets.targets import class_counts
     from wardround.runs.identity import find_folder
     from wardround.runs.runner import load_and_partition
     from wardround.threads import one_thread
@@ -273,7 +288,10 @@ def _say_classes(config: RunConfig, out: Path) -> None:
         return
     with one_thread():
         data, _ = load_and_partition(config)  # the run finds it loaded; what is wrong with it is said alone
-    if data.task.value == "binary":
+    if data.task.value == "survival":
+        count, rows = class_counts(data.train.targets, 2)[1], len(data.train.targets)
+        said = f"predicts the time to '{data.class_names[1]}', which {count} of {rows} training rows have"
+    elif data.task.value == "binary":
         negative, positive = data.class_names
         count, rows = int((data.train.targets > 0).sum()), len(data.train.targets)
         said = f"predicts '{positive}' (against '{negative}'), {count} of {rows} training rows"
@@ -282,5 +300,5 @@ def _say_classes(config: RunConfig, out: Path) -> None:
     print(f"{config.dataset['name']}: {said}", file=sys.stderr)
 
 
-def _auroc(value: float | None) -> str:
-    return "" if value is None else f"AUROC {value:.3f}"
+def _quality(event: Event) -> str:
+    return "" if event.auroc is None else f"{event.measure} {event.auroc:.3f}"

@@ -45,7 +45,7 @@ def export(
         Round | None,
         typer.Option(
             "--round",
-            help="best: by AUROC on validation samples; last. Default: best, where the run kept it.",
+            help="best: by AUROC (or C-index) on validation samples; last. Default: best, where the run kept it.",
         ),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write model.onnx too.")] = True,
@@ -93,7 +93,8 @@ def predict(
     ] = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Predict for every row of a table: the probability of each class, and the class at the model's threshold."""
+    """Predict for every row of a table: the probability of each class, and the class at the model's threshold; the
+    risk score of a survival model."""
     from wardround import plugins
     from wardround.datasets.csv_files import read_table
     from wardround.files import replace_file
@@ -132,14 +133,17 @@ def predict(
         replace_file(out, text.encode())
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written ({error.strerror})") from None
-    print(f"{len(predictions.labels)} rows: {out}", file=sys.stderr)
+    print(f"{len(predictions.probabilities)} rows: {out}", file=sys.stderr)
 
 
 def _as_csv(predictions: Predictions, kept: dict[str, list[str]]) -> str:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    writer.writerow(["row", *kept, *(f"probability_{name}" for name in predictions.class_names), "class"])
-    for index, (shares, label) in enumerate(zip(predictions.probabilities, predictions.labels, strict=True)):
+    has_classes = bool(predictions.labels)
+    names = [f"probability_{name}" if has_classes else name for name in predictions.class_names]
+    writer.writerow(["row", *kept, *names, *(["class"] if has_classes else [])])
+    for index, shares in enumerate(predictions.probabilities):
         own = [cells[index] for cells in kept.values()]
-        writer.writerow([index + 1, *own, *(f"{share:.6g}" for share in shares), label])
+        label = [predictions.labels[index]] if has_classes else []
+        writer.writerow([index + 1, *own, *(f"{share:.6g}" for share in shares), *label])
     return content.getvalue()

@@ -6,10 +6,11 @@ Imports of other modules are inside the functions, so that the command line star
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -17,6 +18,7 @@ from wardround.cli.options import Resume
 from wardround.errors import ConfigError
 
 if TYPE_CHECKING:
+    from wardround.flower.log import Log
     from wardround.runs.audit import ShownHead
 
 __all__ = ["audit_app", "flower_app", "mount"]
@@ -29,6 +31,22 @@ Insecure = Annotated[
 ]
 Print = Annotated[bool, typer.Option("--print", help="Print the commands instead of starting them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format",
+        envvar="WARDROUND_LOG_FORMAT",
+        help="text, or json: one JSON object per line, for programs.",
+    ),
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-file",
+        envvar="WARDROUND_LOG_FILE",
+        help="Write what is printed to this file, too; it is rotated at 10 MB, and five older ones are kept.",
+    ),
+]
 Run = Annotated[Path, typer.Argument(help="Folder of an unfinished run, simulated or federated.")]
 Client = Annotated[str, typer.Argument(help="Name of the client in the run's records.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is written into the audit log.")]
@@ -36,10 +54,36 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it is written into t
 
 def mount(app: typer.Typer) -> None:
     """Add these commands to the command line."""
-    for command in (serve, join, certs, quarantine, release):
+    for command in (trial, serve, join, certs, quarantine, release):
         app.command()(command)
     app.add_typer(audit_app, name="audit")
     app.add_typer(flower_app, name="flower")
+
+
+def trial(
+    folder: Annotated[Path, typer.Argument(help="A new folder; every party gets a folder in it.")],
+    hospital: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hospital", help="Name of a hospital; can be repeated. Default: north, south, east, west."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    server: Annotated[
+        str, typer.Option(help="Name or address by which hospitals reach the server.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65534, help="The metrics are at the next one.")] = 8000,
+    listen: Annotated[str, typer.Option(help="Address that the server listens on.")] = "127.0.0.1",
+    steward: Annotated[
+        str | None, typer.Option(help="Encrypt updates, with a steward at this name or address.")
+    ] = None,
+) -> None:
+    """Write a federation to try out: server, hospitals with tables of their own, keys, and a steward if wanted."""
+    from wardround.flower.trial import NAMES, Trial
+
+    written = Trial(folder, tuple(hospital or NAMES), rounds, server, port, listen, steward)
+    for path in written.write():
+        print(path)
 
 
 def serve(
@@ -49,6 +93,8 @@ def serve(
     insecure: Insecure = False,
     print_only: Print = False,
     as_json: AsJson = False,
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> None:
     """Run the server of a federation. Run the same command again to resume it at the next round."""
     from wardround.flower.server.serve import Server
@@ -61,7 +107,9 @@ def serve(
         _warn_insecure()
     if resume is not None:
         server.extend(resume)
-    summary = server.serve(_print_to_stderr if as_json else _print)
+    log = _log("serve", log_format, log_file, sys.stderr if as_json else None)
+    server.preflight(log)
+    summary = server.serve(log)
     if as_json:
         print(json.dumps({"folder": str(server.folder.path), **summary.plain()}))
         return
@@ -78,6 +126,8 @@ def join(
     config: Annotated[Path, typer.Option("--config", help="The hospital's configuration, hospital.yaml.")],
     insecure: Insecure = False,
     print_only: Print = False,
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> None:
     """Take part in a federation with this hospital's data until stopped. Updates leave the hospital, data do not."""
     from wardround.flower.hospital.join import Joiner
@@ -88,7 +138,8 @@ def join(
         return
     if insecure:
         _warn_insecure()
-    joiner.join(_print)
+    joiner.preflight(_log("join", log_format, log_file))
+    joiner.join()
 
 
 def certs(
@@ -220,8 +271,16 @@ def flower() -> None:
     """Use wardround with Flower's own tools."""
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+def _log(program: str, log_format: str, file: Path | None, stream: TextIO | None = None) -> Log:
+    """Where a command writes what it says. The environment hands it on to what the command starts."""
+    from wardround.flower.log import FILE_VARIABLE, FORMAT_VARIABLE, FORMATS, Log
+
+    if log_format not in FORMATS:
+        raise ConfigError(f"--log-format: {log_format!r} is not known; it is one of {', '.join(FORMATS)}")
+    os.environ[FORMAT_VARIABLE] = log_format
+    if file is not None:
+        os.environ[FILE_VARIABLE] = str(file.absolute())
+    return Log(program, stream)
 
 
 def _print_to_stderr(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`wardround hospital log` and `wardround hospital ledger`: what a hospital keeps for itself.
+"""`wardround hospital log`, `ledger` and `alive`: what a hospital keeps for itself.
 
 Imports of other modules are inside the functions, so that the command line starts fast.
 """
@@ -83,6 +83,19 @@ def ledger(config: Config, as_json: AsJson = False) -> None:
     print(f"ε = {spent:.3f} {budget} (δ = {memory.ledger.delta:g}), over all runs")
     for run, (round, _) in memory.answered.items():
         print(f"answered up to round {round}: {run}")
+
+
+@hospital_app.command("alive")
+def alive(config: Config) -> None:
+    """Exit with 0 if this hospital has joined on this machine, else with 1: a health check for service managers."""
+    from wardround.files import is_locked
+    from wardround.flower.hospital.join import Joiner
+
+    joiner = Joiner.read(config, insecure=True)
+    joined = is_locked(joiner.state / ".lock")
+    print(f"{joiner.config.name} {'has joined' if joined else 'is not running'}")
+    if not joined:
+        raise typer.Exit(1)
 
 
 @hospital_app.callback()

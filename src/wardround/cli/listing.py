@@ -28,6 +28,7 @@ class Kind(StrEnum):
     AGGREGATORS = "aggregators"
     ATTACKS = "attacks"
     DATASETS = "datasets"
+    FAULTS = "faults"
     MODELS = "models"
     PARTITIONS = "partitions"
     PREAGGREGATIONS = "preaggregations"
@@ -53,7 +54,7 @@ def list_members(
     load_plugins(plugin)
     members = listing(kind.value)
     if name is not None:
-        members = _only(members, name, kind.value)
+        members = _only(members, name, kind.value, registries().get(kind.value))
         if not as_json:
             registry = registries().get(kind.value)
             if registry is not None:
@@ -82,7 +83,7 @@ def listing(kind: str) -> list[dict[str, Any]]:
 
 def registries() -> dict[str, Registry[Any]]:
     """The registries by what their members are called in a listing."""
-    from wardround import aggregators, attacks, datasets, models
+    from wardround import aggregators, attacks, datasets, faults, models
     from wardround.aggregators import preaggregation
     from wardround.datasets import partition
 
@@ -90,14 +91,19 @@ def registries() -> dict[str, Registry[Any]]:
         "aggregators": aggregators.registry,
         "attacks": attacks.registry,
         "datasets": datasets.registry,
+        "faults": faults.registry,
         "models": models.registry,
         "partitions": partition.registry,
         "preaggregations": preaggregation.registry,
     }
 
 
-def _only(members: list[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
+def _only(
+    members: list[dict[str, Any]], name: str, kind: str, registry: Registry[Any] | None
+) -> list[dict[str, Any]]:
     names = [member["name"] for member in members]
+    if registry is not None and name in registry and name not in names:  # known, though nothing to choose
+        return [_member(registry, name)]
     if name not in names:
         raise ConfigError(f"no '{name}' among the {kind}; {did_you_mean(name, names)}")
     return [members[names.index(name)]]

@@ -12,17 +12,20 @@ import typer
 from wardround import __version__
 from wardround.cli import (
     analysis,
+    check,
     data,
     experiments,
     export,
     flower,
     hospital,
+    keys,
     listing,
     preset,
     privacy,
     profiles,
     redteam,
     schema,
+    status,
     watch,
 )
 from wardround.errors import WardroundError, print_warnings_plainly
@@ -45,7 +48,10 @@ for group in (
     schema,
     redteam,
     watch,
+    status,
     flower,
+    check,
+    keys,
     hospital,
     privacy,
     profiles,

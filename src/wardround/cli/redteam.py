@@ -32,6 +32,7 @@ class MetricName(StrEnum):
     """The metric that an attack is to lower."""
 
     AUROC = "auroc"
+    C_INDEX = "c_index"
     AUPRC = "auprc"
     ACCURACY = "accuracy"
     F1 = "f1"
@@ -55,7 +56,11 @@ def redteam(
         bool, typer.Option("--leaderboard", help="Print the worst case of every rule in the folders.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file of the run to attack; default: the preset `redteam`.")
+        Path | None,
+        typer.Option(
+            help="YAML file of the run to attack, or a matrix or preset whose `runs` are the settings to search; "
+            "default: the preset `redteam`."
+        ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Number of attacks to try in total.")] = 60,
     seeds: Annotated[
@@ -111,13 +116,23 @@ def _plan(
     """The plan that the command line asks for, or one line on what is wrong with it."""
     from pydantic import ValidationError
 
-    from wardround.experiments import presets, read_yaml
+    from wardround.experiments import presets
     from wardround.experiments.redteam import Plan
     from wardround.registry import explain
 
     preset, _ = presets.load_matrix(PRESET)
-    base = add_plugins(preset["base"] if config is None else read_yaml(config), plugins)
-    chosen = preset["seeds"] if seeds is None else [_whole(seed) for seed in seeds.split(",")]
+    values = preset if config is None else presets.load_matrix(str(config))[0]
+    base = add_plugins(values.get("base", values), plugins)
+    if "base" in values:
+        if "axes" in values:
+            raise ConfigError(f"redteam: {config}: settings are written as runs, not as axes")
+        rest["settings"] = tuple(values.get("runs") or ())
+        rest["f"] = values.get("f")
+    chosen = (
+        (values.get("seeds") or preset["seeds"])
+        if seeds is None
+        else [_whole(seed) for seed in seeds.split(",")]
+    )
     try:
         plan = Plan(aggregator=aggregator, base=base, seeds=chosen, **rest)
     except ValidationError as error:

@@ -26,7 +26,15 @@ def mount(app: typer.Typer) -> None:
 @schema_app.command("infer")
 def infer(
     files: Files,
-    label: Annotated[str, typer.Option("--label", help="The column to predict.")],
+    label: Annotated[
+        str | None, typer.Option("--label", help="The column to predict; of a survival task give --event.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", help="Survival: the column with the time to event or censoring.")
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option("--event", help="Survival: the column that says whether the event happened.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; else it is printed.")] = None,
     categorical: Annotated[
         list[str] | None,
@@ -53,15 +61,21 @@ def infer(
 
     if out is not None and out.exists():
         raise ConfigError(f"{out} exists already; give another name with --out")
+    answer = label if event is None else event
+    if answer is None:
+        raise ConfigError("schema infer: give --label, the column to predict (survival: --time and --event)")
+    if (time is None) != (event is None) or (label is not None and event is not None):
+        raise ConfigError("schema infer: give --label, or --time and --event")
     inferred = infer_schema(
         files,
-        label,
+        answer,
         categorical=categorical or (),
         drop=drop or (),
         patient=patient,
         client=client,
         groups=group or (),
         positive=positive,
+        time=time,
     )
     text = inferred.schema.dump()
     for note in inferred.notes:
