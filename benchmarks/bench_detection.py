@@ -1,4 +1,4 @@
-"""What detection costs a round. How good it is, is in docs/results.md, by the presets `fedbnp-quality-*`.
+"""What detection costs a round. How good it is, is in docs/results/fedbnp.md, by the presets `fedbnp-quality-*`.
 
 `python benchmarks/bench_detection.py [--quick] [--json]` measures time and memory of `fedbnp` for a model of
 1.2 million parameters and 20 clients. Detection runs on one thread, so the time is that of the processor, which
