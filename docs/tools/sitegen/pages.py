@@ -20,7 +20,8 @@ from wardround.registry import Registry
 DOCS = ROOT / "docs"
 WORKERS = min(4, os.cpu_count() or 1)
 NAVIGATION = {
-    "Start": ["start", "python", "concepts", "results"],
+    "Start": ["start", "python", "concepts", "results", "glossary"],
+    "For you": ["for-researchers", "for-engineers", "for-hospitals", "for-contributors"],
     "Experiments": [
         "rules",
         "attacks",
@@ -33,12 +34,25 @@ NAVIGATION = {
         "redteam",
     ],
     "Methods": ["caac-guard", "fedbnp", "threat-model", "privacy"],
-    "A federation": ["federation", "flower-strategy"],
-    "Reference": ["extending", "architecture", "api", "cite", "contributing", "security", "changelog"],
+    "A federation": ["federation", "flower-strategy", "reliability"],
+    "Reference": [
+        "extending",
+        "architecture",
+        "api",
+        "cite",
+        "upgrading",
+        "changelog",
+        "contributing",
+        "governance",
+        "conduct",
+        "security",
+    ],
 }
 PROJECT_FILES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "GOVERNANCE.md": "governance.md",
     "SECURITY.md": "security.md",
 }
 API = {
@@ -68,6 +82,7 @@ def stage(folder: Path) -> None:
     """Write everything Sphinx reads into an empty folder."""
     for page in DOCS.glob("*.md"):
         (folder / page.name).write_text(_within_site(page.read_text(encoding="utf-8")), encoding="utf-8")
+    _stage_results(folder)
     for source, name in PROJECT_FILES.items():
         if (ROOT / source).exists():
             text = _within_site((ROOT / source).read_text(encoding="utf-8"))
@@ -80,6 +95,20 @@ def stage(folder: Path) -> None:
     _write_members(folder, "attacks", attacks.registry, attack_page)
     _write_api(folder)
     _append_navigation(folder)
+
+
+def _stage_results(folder: Path) -> None:
+    """Copy the pages on results below `results.md` in the sidebar, and their tables, which only those pages link to."""
+    source, target = DOCS / "results", folder / "results"
+    if not source.is_dir():
+        return
+    shutil.copytree(source, target)
+    for table in target.glob("tables/*.md"):
+        table.write_text(f"---\norphan: true\n---\n\n{table.read_text(encoding='utf-8')}", encoding="utf-8")
+    pages = "\n".join(f"results/{page.stem}" for page in sorted(target.glob("*.md")))
+    overview = folder / "results.md"
+    tree = f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+    overview.write_text(overview.read_text(encoding="utf-8") + tree, encoding="utf-8")
 
 
 def _within_site(text: str) -> str:

@@ -23,6 +23,8 @@ LAYOUT = Layout(("weight", "bias"), ((1, FEATURES), (1,)))
 
 @dataclass(frozen=True)
 class Patients:
+    """Rows of one hospital, or of the test set, with their outcomes."""
+
     inputs: Tensor
     targets: Tensor
 
