@@ -19,11 +19,12 @@ PATIENCE = 240.0
 
 
 def wait_for(condition, what, patience=PATIENCE, also=lambda: None):
-    """Wait until `condition()` is true and return its value."""
+    """Wait until `condition()` is true and return its value; `what` is a text, or gives one when it is too late."""
     deadline = time.monotonic() + patience
     while not (result := condition()):
         also()
-        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience:g} s for {what() if callable(what) else what}")
         time.sleep(0.1)
     return result
 
@@ -111,17 +112,25 @@ class Deployment:
     def wait_for_round(self, number):
         def healthy():
             for name, process in self.started.items():
-                assert process.poll() is None, f"{name} ended:\n{self.output(name)}"
+                assert process.poll() is None, (
+                    f"{name} ended ({process.returncode}):\n{self.last_words(name)}"
+                )
 
         wait_for(
             lambda: max(self.rounds(), default=0) >= number,
-            f"round {number}\n{self.output('serve')}",
+            lambda: f"round {number}\n{self.last_words('serve')}",
             also=healthy,
         )
 
     def output(self, name):
         path = self.folder / f"{name}.out"
         return path.read_text() if path.exists() else ""
+
+    def last_words(self, name):
+        """The end of a command's output, and of the logs of its processes: the reason why something went wrong."""
+        own = self.runs / ".federation" if name == "serve" else self.folder / f".{name}"
+        ends = [f"{path.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in own.rglob("*.log")]
+        return "\n".join([self.output(name)[-2000:], *ends])
 
     def processes(self, mark=None):
         """Return all processes with this folder (or the mark) in their command line."""

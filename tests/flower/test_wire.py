@@ -6,6 +6,7 @@ Run it against another Flower before allowing it in `pyproject.toml`.
 import ast
 import base64
 import json
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,8 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.proto import control_pb2, error_pb2, fleet_pb2, message_pb2
+from flwr.proto import control_pb2, error_pb2, fleet_pb2, heartbeat_pb2, message_pb2
+from tests.flower.fleet import FakeSuperLink
 
 import wardround
 from wardround.flower import wire
@@ -196,3 +198,34 @@ def test_options_of_flowers_programs():
     for option in ("--database", "--enable-supernode-auth", "--disable-runtime-dependency-installation", "--host",
                    "--port", "--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile", "--insecure"):  # fmt: skip
         assert option in text
+
+
+@pytest.mark.parametrize(
+    "end", [ConnectionResetError(), ssl.SSLEOFError(), ssl.SSLZeroReturnError(), TimeoutError()]
+)
+def test_a_connection_that_was_closed_while_it_was_idle_is_opened_again(end, monkeypatch):
+    """However TLS says it; a request that got no answer in time is not made twice."""
+    superlink = FakeSuperLink()
+    try:
+        connection = wire.Connection(superlink.address, None, dict)
+        beat = (wire.FLEET + "send-node-heartbeat", heartbeat_pb2.SendNodeHeartbeatRequest())
+
+        def hang_up(*_):
+            raise end
+
+        connection.call(*beat, heartbeat_pb2.SendNodeHeartbeatResponse)
+        monkeypatch.setattr(connection._open, "request", hang_up)
+        if isinstance(end, TimeoutError):
+            with pytest.raises(TimeoutError):
+                connection.call(*beat, heartbeat_pb2.SendNodeHeartbeatResponse)
+        else:
+            assert connection.call(*beat, heartbeat_pb2.SendNodeHeartbeatResponse).success
+            assert len(superlink.calls) == 2
+
+        connection.close()
+        monkeypatch.setattr(wire.http.client.HTTPConnection, "request", hang_up)
+        with pytest.raises(type(end)):  # a new connection is not tried twice
+            connection.call(*beat, heartbeat_pb2.SendNodeHeartbeatResponse)
+        connection.close()
+    finally:
+        superlink.close()

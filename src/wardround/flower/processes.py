@@ -131,6 +131,13 @@ class Processes:
                     f"({self.log(name)})"
                 )
 
+    def discard(self, name: str) -> bool:
+        """Forget a process that has ended, and say whether it had."""
+        if self.running[name].poll() is None:
+            return False
+        del self.running[name]
+        return True
+
     def stop(self) -> None:
         """End all of them: server apps first, which still have things to write, then from last to first."""
         apps = [pid for pid in self._alive() if b"flwr-serverapp" in _command_line(pid)]

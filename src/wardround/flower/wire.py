@@ -53,6 +53,8 @@ KEY_HEADER, STAMP_HEADER, SIGNATURE_HEADER = "flwr-public-key", "flwr-timestamp"
 PROTOBUF = "application/protobuf"
 SIGNATURE_SECONDS = 20.0
 """A signature covers the time alone and holds for five minutes; a node makes a new one this often."""
+HUNG_UP = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""How a connection that the other side has closed shows itself; which one depends on how far TLS has got."""
 LONGEST_ERROR = 500
 HEAD_END, HEAD_SEPARATOR = b"\0", " "
 """An object is a head (type, ids of its children, length of its body), a zero byte and its body."""
@@ -100,7 +102,7 @@ class Connection:
         reused = self._open is not None
         try:
             body = self._post(path, content)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+        except HUNG_UP:
             if not reused:
                 raise
             body = self._post(path, content)  # the other side had closed the idle connection

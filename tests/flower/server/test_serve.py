@@ -3,6 +3,8 @@
 import socket
 import subprocess
 import sys
+import urllib.request
+from functools import partial
 
 import pytest
 import yaml
@@ -15,6 +17,8 @@ from wardround.errors import ConfigError
 from wardround.flower.certificates import KeyFiles, make_node_keys, make_server_certificate
 from wardround.flower.environment import child_environment
 from wardround.flower.hospital.join import Joiner
+from wardround.flower.processes import Processes, free_port
+from wardround.flower.server import serve
 from wardround.flower.server.serve import Server
 
 DATA = {"name": "synthetic", "samples": 100, "features": 4}
@@ -116,6 +120,40 @@ def test_a_port_in_use(fed, tmp_path):
             ConfigError, match=rf"federation.port: cannot listen on 127.0.0.1:{port} \(Address"
         ):
             Server.load(fed(port=port), tmp_path / "runs").serve(print)
+
+
+@pytest.mark.slow
+def test_a_port_that_another_program_takes_in_the_last_moment(fed, tmp_path, monkeypatch):
+    server = Server.read(fed(), tmp_path / "runs", insecure=True)
+    with socket.socket() as taken, Processes(tmp_path / "logs", child_environment(tmp_path)) as processes:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        lost, free = taken.getsockname()[1], free_port()
+        ports = [lost, free]
+        monkeypatch.setattr(serve, "free_port", lambda: ports.pop(0))
+        monkeypatch.setattr(serve.urllib.request, "urlopen", partial(answer_only_from, free))
+        assert server._start_superlink(processes) == free
+        processes.check()
+
+
+def answer_only_from(port, address, **options):
+    """What took the other port never answers."""
+    if f":{port}/" not in address:
+        raise ConnectionRefusedError
+    return urllib.request.OpenerDirector.open(urllib.request.build_opener(), address)
+
+
+def test_a_superlink_that_is_too_busy_to_answer_is_asked_again():
+    class Busy:
+        answers = [TimeoutError("timed out"), None, ""]
+
+        def outcome(self, run):
+            answer = self.answers.pop(0)
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+    assert [serve._ask_outcome(Busy(), 1) for _ in range(3)] == [None, None, ""]
 
 
 def test_the_superlink_listens_on_loopback_and_the_gateway_on_the_network(fed, tmp_path):

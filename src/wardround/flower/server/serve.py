@@ -58,6 +58,9 @@ LOOPBACK = "127.0.0.1"
 IN_MEMORY = ":flwr-in-memory:"
 START_SECONDS = 180.0
 """Time that the parts have to start."""
+PORT_ATTEMPTS = 3
+PORT_TAKEN = ("address already in use", "already in use by another process")
+"""What a SuperLink says whose port was taken."""
 TICK = 0.5
 OUTCOME_POLL_SECONDS = 15.0
 """Time between two questions to the SuperLink, which writes each of them into its log."""
@@ -206,9 +209,7 @@ class Server:
             doorbell = stack.enter_context(short_path(self.state / "doorbell"))
             environment[DOORBELL_VARIABLE] = str(doorbell)
             with Processes(self.state, environment) as processes:
-                port = free_port()
-                processes.start("superlink", self.superlink(port))
-                self._wait_until_healthy(port, processes)
+                port = self._start_superlink(processes)
                 control = self._control(port)
                 try:
                     control.stop_stale_runs()
@@ -247,7 +248,7 @@ class Server:
                 self._follow_keys(keys, control, echo)
             board.update()
             if self._summary_time() not in (0.0, before) or time.monotonic() - asked > OUTCOME_POLL_SECONDS:
-                asked, outcome = time.monotonic(), control.outcome(run)
+                asked, outcome = time.monotonic(), _ask_outcome(control, run)
             for message in events.new_messages():
                 say(echo, message)
             for record in overview.poll():
@@ -292,8 +293,10 @@ class Server:
 
     def _summary_time(self) -> float:
         """When the summary was last written. A change means that the run has probably ended."""
-        path = self.folder.summary_path
-        return path.stat().st_mtime if path.exists() else 0.0
+        try:
+            return self.folder.summary_path.stat().st_mtime
+        except FileNotFoundError:  # none yet, or the server app has just removed that of the run it resumes
+            return 0.0
 
     def _wait_for_folder_lock(self, processes: Processes) -> None:
         """Wait until the run folder is free: a server app whose SuperLink was killed takes a moment to notice."""
@@ -315,6 +318,24 @@ class Server:
 
         authority = self.config.federation.root_certificates
         return SuperLinkControl(f"{LOOPBACK}:{port}", None if self.insecure else authority)
+
+    def _start_superlink(self, processes: Processes) -> int:
+        """Start the SuperLink on a port of its own, and return the port.
+
+        Between the moment in which a port is free and the one in which the SuperLink listens, another program may
+        have taken it: then another port is tried.
+        """
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            port = free_port()
+            processes.start("superlink", self.superlink(port))
+            try:
+                self._wait_until_healthy(port, processes)
+                return port
+            except WardroundError:
+                is_taken = any(words in processes.log_tail("superlink").lower() for words in PORT_TAKEN)
+                if attempt == PORT_ATTEMPTS or not is_taken or not processes.discard("superlink"):
+                    raise
+        raise AssertionError("the loop returns or raises")
 
     def _wait_until_healthy(self, port: int, processes: Processes) -> None:
         scheme = "http" if self.insecure else "https"
@@ -348,3 +369,11 @@ class Server:
             *(key, str(federation.certificate_key)),
             *(authority, str(federation.root_certificates)),
         ]
+
+
+def _ask_outcome(control: SuperLinkControl, run: int) -> str | None:
+    """The run's outcome; None too where a busy SuperLink does not answer this time. One that has ended is noticed."""
+    try:
+        return control.outcome(run)
+    except OSError:
+        return None
