@@ -35,7 +35,7 @@ __all__ = [
     "write_digest",
 ]
 
-VERSION = 1
+VERSION = 2
 """Of what a digest holds: one of another version is made anew."""
 NAME = "digest.json"
 CHANCE = 0.5  # the AUROC, and the C-index, of a random ranking
@@ -55,6 +55,8 @@ class Digest:
     curve: Sequence[tuple[int, float]] = ()
     """Test AUROC (or C-index) of every round that has one. A model whose output is not finite counts as chance:
     leaving such rounds out would make a rule look the better the sooner it breaks."""
+    accuracy: Sequence[tuple[int, float]] = ()
+    """Test accuracy of every round that has one."""
 
 
 def make_digest(
@@ -82,7 +84,11 @@ def make_digest(
         "memory_mb": max((record.memory_mb or 0.0 for record in rounds), default=None),
     }
     return Digest(
-        values, shares_of_weight(clients), own, [(n, value) for n, value in curve if value is not None]
+        values,
+        shares_of_weight(clients),
+        own,
+        [(n, value) for n, value in curve if value is not None],
+        [(r.round, value) for r in rounds if (value := (r.metrics or {}).get("accuracy")) is not None],
     )
 
 
@@ -98,6 +104,7 @@ def write_digest(folder: RunFolder, rounds: Sequence[RoundRecord], clients: Sequ
         "shares": digest.shares,
         "own": digest.own,
         "curve": digest.curve,
+        "accuracy": digest.accuracy,
     }
     values[HASH] = seal(values)
     replace_file(folder.path / NAME, json.dumps(values).encode())
@@ -114,8 +121,8 @@ def digest_of(folder: RunFolder, config: Mapping[str, Any], files: Mapping[str, 
     stored = _read(folder) if files is not None else None
     if stored is None or stored["files"] != files or stored["inputs"] != _inputs(config):
         return make_digest(config, folder.rounds(), folder.clients())
-    curve = [(int(number), value) for number, value in stored["curve"]]
-    return Digest(stored["values"], stored["shares"], stored["own"], curve)
+    curve, accuracy = ([(int(n), value) for n, value in stored[key]] for key in ("curve", "accuracy"))
+    return Digest(stored["values"], stored["shares"], stored["own"], curve, accuracy)
 
 
 def _read(folder: RunFolder) -> dict[str, Any] | None:

@@ -111,11 +111,7 @@ def detection_table(measured: Sequence[Measured]) -> Table:
 
 def rounds_to_accuracy(run: Run, target: float) -> int | None:
     """The first evaluated round whose test accuracy is at least the target; None: no round."""
-    for record in run.rounds:
-        accuracy = (record.metrics or {}).get("accuracy")
-        if accuracy is not None and accuracy >= target:
-            return record.round
-    return None
+    return next((number for number, accuracy in run.digest.accuracy if accuracy >= target), None)
 
 
 def _over_folds(measured: Sequence[Measured]) -> dict[tuple[str, str, str], list[Measured]]:
