@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from wardround.analysis import analyze, load_runs
+from wardround.aggregators import available as available_rules
+from wardround.attacks import available as available_attacks
 from wardround.experiments.matrix import expand
 from wardround.experiments.presets import load_matrix
 from wardround.runs.config import load_config
-from wardround.runs.digest import write_digest
 from wardround.runs.folder import RunFolder
+from wardround.runs.integrity import HASH, seal
 from wardround.runs.runner import run
+from wardround.yaml_text import dump_yaml
 
 CORES = 2
-RUNS = 14_000
+RULES, ATTACKS, LENGTH = 28, 20, 30
+"""Of the runs that are analysed: with five alphas and five seeds 14,000 runs of 30 rounds."""
 FEDERATION: dict[str, Any] = {
     "dataset": {"name": "synthetic", "samples": 150_000, "features": 32},
     "training": {"optimizer": "sgd", "lr": 0.05},
@@ -90,40 +96,94 @@ def many_clients(out: Path, hidden: list[int]) -> None:
     row("… more per client", f"{(many - few) * 1e6 / 9_000 / 1e3:.1f} KB", "stated in docs/runs.md")
 
 
-def many_runs(out: Path, count: int) -> None:
-    """An analysis of copies of a run under other seeds and rules, with their digests and without."""
-    config = {
-        "dataset": {"name": "icu"},
-        "partition": {"name": "dirichlet", "clients": 20, "alpha": 0.5},
-        "aggregator": {"name": "caac"},
-        "rounds": 30,
+def many_runs(out: Path, alphas: Sequence[float], seeds: int) -> None:
+    """`analyze` and `report` of a matrix of finished runs, as a person would call them."""
+    folders = out / "many"
+    count = make_runs(out, folders, alphas, seeds)
+    what = f"{count:,} runs × {LENGTH} rounds"
+    seconds, clock, memory = measured_command("analyze", str(folders), "--out", str(out / "tables"))
+    row(f"{what}: analyze, processor seconds", f"{seconds:.0f} s", "")
+    row("… by the clock, in a process per core", f"{clock:.0f} s", "60 s for 14,000")
+    row("… peak memory of its largest process", f"{memory:.0f} MB", "")
+    row("… analysis.json", f"{(out / 'tables' / 'analysis.json').stat().st_size / 1e6:.0f} MB", "")
+    page = out / "report.html"
+    seconds, clock, memory = measured_command("report", str(folders), "--out", str(page))
+    row(f"{what}: report, processor seconds", f"{seconds:.0f} s", "")
+    row("… by the clock", f"{clock:.0f} s", "")
+    row("… peak memory of its largest process", f"{memory:.0f} MB", "")
+    row("… the page", f"{page.stat().st_size / 1e6:.1f} MB", "20 MB")
+
+
+def make_runs(out: Path, folders: Path, alphas: Sequence[float], seeds: int) -> int:
+    """Finished run folders of every rule, attack, alpha and seed; how many they are.
+
+    Two runs are real, one clean and one attacked. The others have their lines (linked, not copied), configurations of
+    their own, and results that differ by rule, attack and seed as those of a matrix do.
+    """
+    attacks = ["none", *(name for name in available_attacks() if name not in ("none", "mix"))][:ATTACKS]
+    originals = {
+        attacked: RunContents(
+            run(load_config(_config(attack="sign-flip" if attacked else "none")), out, workers=1)
+        )
+        for attacked in (False, True)
     }
-    original = run(load_config(config), out, workers=1)
-    values, copies = original.config(), out / "copies"
-    values["record"].pop("sha256")
-    rules = ("caac", "fedavg", "median", "krum", "trimmed-mean")
-    for number in range(count):
-        copy = RunFolder(shutil.copytree(original.path, copies / str(number)))
-        own = {**values, "seed": number // len(rules), "aggregator": {"name": rules[number % len(rules)]}}
-        copy.write_config(own)
-    analyze(load_runs([copies / str(number) for number in range(10)]))  # loads what every analysis needs once
-    for with_digest, target in ((True, "60 s"), (False, "")):
-        for folder in map(RunFolder, copies.iterdir()):
-            if with_digest:
-                write_digest(folder, folder.rounds(), folder.clients())
-            else:
-                (folder.path / "digest.json").unlink()
-        start = time.process_time()
-        runs = load_runs([copies])
-        read = time.process_time() - start
-        analysis = analyze(runs)
-        whole = time.process_time() - start
-        size = len(json.dumps(analysis.plain()))
-        kind = "" if with_digest else ", from their lines"
-        seconds = (read / CORES + whole - read) * RUNS / count
-        row(f"{RUNS:,} runs × 30 rounds{kind}: analyze on {CORES} cores", f"{seconds:.0f} s", target)
-    row("… processor ms to read a run", f"{1000 * read / count:.1f}", "")
-    row("… analysis.json", f"{size * RUNS / count / 1e6:.0f} MB", "")
+    count = 0
+    for alpha, rule, attack in product(alphas, available_rules()[:RULES], attacks):
+        original = originals[attack != "none"]
+        values = load_config(_config(rule, attack, alpha)).plain()
+        values["record"] = original.record
+        text = dump_yaml(values)
+        lost = 0.0 if attack == "none" else random.Random(f"{rule} {attack}").uniform(-0.01, 0.3)
+        for seed in range(seeds):
+            noise = random.Random(f"{rule} {attack} {alpha} {seed}").gauss(0, 0.004)
+            auroc = 0.86 - 0.02 / alpha**0.5 - lost + noise
+            original.write(folders / str(count), {**values, "seed": seed}, text, auroc)
+            count += 1
+    return count
+
+
+def _config(rule: str = "caac", attack: str = "none", alpha: float = 0.5) -> dict[str, Any]:
+    return {
+        "dataset": {"name": "icu"},
+        "partition": {"name": "dirichlet", "clients": 20, "alpha": alpha},
+        "aggregator": {"name": rule},
+        "attack": {"name": attack, "fraction": 0.2, "start": 10},
+        "rounds": LENGTH,
+    }
+
+
+class RunContents:
+    """The files of a finished run, to be written again with another configuration and another result."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.record = {key: value for key, value in folder.config()["record"].items() if key != HASH}
+        self.summary = folder.summary_values() or {}
+        self.digest = json.loads((folder.path / "digest.json").read_bytes())
+
+    def write(self, path: Path, values: dict[str, Any], text: str, auroc: float) -> None:
+        """Write a run folder; `text` is the YAML of the values with seed 0, which is made once for all seeds."""
+        path.mkdir(parents=True)
+        for lines in (self.folder.rounds_path, self.folder.clients_path):
+            os.link(lines, path / lines.name)
+        text = text.replace("\nseed: 0\n", f"\nseed: {values['seed']}\n")
+        (path / "config.yaml").write_text(f"{text.rstrip()}\n  {HASH}: {seal(values)}\n", encoding="utf-8")
+        summary = {**self.summary, "final": {**self.summary["final"], "auroc": auroc}}
+        factor = (auroc - 0.5) / (self.summary["final"]["auroc"] - 0.5)
+        curve = [(number, 0.5 + factor * (value - 0.5)) for number, value in self.digest["curve"]]
+        for name, content in (("summary.json", summary), ("digest.json", {**self.digest, "curve": curve})):
+            (path / name).write_text(json.dumps({**content, HASH: seal(content)}), encoding="utf-8")
+
+
+def measured_command(*arguments: str) -> tuple[float, float, float]:
+    """Processor seconds, seconds by the clock, and peak memory (MB) of a command of wardround, its workers included."""
+    start = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "wardround", *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"wardround {' '.join(arguments)}: exit status {os.waitstatus_to_exitcode(status)}")
+    unit = 1e6 if sys.platform == "darwin" else 1e3  # ru_maxrss: bytes there, kilobytes elsewhere
+    return usage.ru_utime + usage.ru_stime, time.monotonic() - start, usage.ru_maxrss / unit
 
 
 def main() -> None:
@@ -131,12 +191,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--only", choices=("matrix", "clients", "runs"), help="one part of it")
+    asked = parser.parse_args()
+    quick, only = asked.quick, asked.only
     print("| what | measured | target |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        matrix(Path(folder) / "matrix", 2 if quick else 8)
-        many_clients(Path(folder), [64] if quick else [1100, 1050])
-        many_runs(Path(folder), 50 if quick else 200)
+        if only in (None, "matrix"):
+            matrix(Path(folder) / "matrix", 2 if quick else 8)
+        if only in (None, "clients"):
+            many_clients(Path(folder), [64] if quick else [1100, 1050])
+        if only in (None, "runs"):
+            many_runs(Path(folder), [0.5] if quick else [0.1, 0.3, 0.5, 1.0, 5.0], 2 if quick else 5)
 
 
 if __name__ == "__main__":
