@@ -10,15 +10,17 @@ FAR, NEAR = 4.0, 2.0
 """Seconds from which a clock is worth a warning (a SuperLink refuses what was signed 5 s ahead), and from which the
 warning is over."""
 RECENT = 3
-"""Signatures of which the nearest counts: one that was held up on its way looks like a clock that is behind."""
+"""Signatures of which the nearest counts: one that was held up on its way looks like a clock that is behind. So does
+the first one, which a node may have used for a while before this gateway was there to see it."""
 
 
 class Clocks:
     """The last signatures of every hospital.
 
     >>> clocks = Clocks()
-    >>> for seconds in (-60.2, -71.0):
+    >>> for seconds in (-71.0, -60.2, -60.3):
     ...     clocks.note("north", seconds)
+    >>> clocks.note("east", -11.0)
     >>> clocks.differences()
     {'north': -60.2}
     """
@@ -35,6 +37,13 @@ class Clocks:
         self._recent = {name: recent for name, recent in self._recent.items() if name in hospitals}
 
     def differences(self) -> dict[str, float]:
-        """Hospital → seconds that its clock is ahead of ours."""
-        nearest = {name: sorted(recent, key=abs)[0] for name, recent in self._recent.items()}
-        return {name: round(ahead, 1) for name, ahead in nearest.items()}
+        """Hospital → seconds that its clock is ahead of ours; without those of whom more has to be seen.
+
+        No delay makes a clock look ahead. One that looks behind may have sent what it signed a while ago.
+        """
+        nearest = {name: min(recent, key=abs) for name, recent in self._recent.items()}
+        return {
+            name: round(ahead, 1)
+            for name, ahead in nearest.items()
+            if ahead > 0 or len(self._recent[name]) == RECENT
+        }
