@@ -171,13 +171,15 @@ def main(arguments: list[str] | None = None) -> None:
     from wardround.flower.config import load_hospital
     from wardround.flower.hospital.hospital import Hospital
     from wardround.flower.hospital.state_file import StateFile
+    from wardround.flower.hospital.warm_up import warm_up
 
     try:
-        hospital = Hospital.from_config(
-            load_hospital(options.config), options.memory and options.memory.parent
-        )
+        config = load_hospital(options.config)
+        hospital = Hospital.from_config(config, options.memory and options.memory.parent)
         if options.memory is not None:
             StateFile(options.memory, hospital).load()
+        # Before it listens: the first order has a deadline.
+        warm_up(config.engine, config.device, lambda line: print(f"{config.name}: {line}", flush=True))
         daemon = TrainerDaemon(options.socket, hospital.answer, hospital.setups.release)
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)
