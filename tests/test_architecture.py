@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -113,10 +114,16 @@ def is_ours(name: str) -> bool:
     return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imported_packages(file: Path) -> set[str]:
     """The packages and modules of wardround that a file imports, at any depth of its code."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom) and node.module == "wardround":
             names |= {alias.name for alias in node.names if is_ours(alias.name)}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wardround."):
@@ -187,6 +194,7 @@ def test_packages_do_not_import_each_other_in_a_circle():
     TopologicalSorter(imports).prepare()  # raises CycleError with the circle
 
 
+@pytest.mark.slow
 def test_the_library_part_imports_nothing_heavy():
     code = (
         "import sys; from wardround import Updates, aggregators, attacks; "
@@ -207,7 +215,7 @@ def test_only_one_package_imports_flower():
         if "flower" not in file.relative_to(PACKAGE).parts:
             names = {
                 alias.name if isinstance(node, ast.Import) else node.module or ""
-                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+                for node in ast.walk(parsed(file))
                 if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
             }
@@ -217,7 +225,7 @@ def test_only_one_package_imports_flower():
 def registers_a_member(file: Path) -> bool:
     return any(
         isinstance(decorator, ast.Call) and getattr(decorator.func, "id", None) == "register"
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef)
         for decorator in node.decorator_list
     )
@@ -248,7 +256,7 @@ def test_no_package_knows_rules_or_attacks_by_name():
     for package in sorted(set(MAY_IMPORT) - {"aggregators", "attacks", "datasets", "protocols", *FOUNDATION}):
         for file in files_of(package) if is_ours(package) else ():
             where = file.relative_to(PACKAGE).as_posix()
-            tree = ast.parse(file.read_text(encoding="utf-8"))
+            tree = parsed(file)
             literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
             known = {name for name in literals & names if (where, name) not in KNOWN_BY_NAME}
             assert not known, f"{where} names {', '.join(sorted(known))}"

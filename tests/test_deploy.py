@@ -32,6 +32,7 @@ def parses(words):
     return name
 
 
+@pytest.mark.slow
 def test_the_compose_file_is_valid():
     vendor = pytest.importorskip("check_jsonschema").__path__[0]
     jsonschema = pytest.importorskip("jsonschema")

@@ -138,6 +138,7 @@ def test_where_there_are_no_locks_it_is_said_when_one_is_used(tmp_path, monkeypa
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_all_but_the_locks_works_without_fcntl_and_resource(tmp_path):
     code = """
         import sys

@@ -75,6 +75,7 @@ def test_average_precision_is_what_scikit_learn_says(samples):
         assert math.isnan(average_precision(scores, truth))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(probabilities)
 def test_no_other_threshold_has_a_higher_f1(samples):

@@ -31,6 +31,7 @@ def ours(name, rows, pre=(), **params):
     return aggregators.create(name, **params, pre=list(pre)).aggregate(Updates(rows.copy())).delta.numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "f", "d"), PROBLEMS)
 def test_coordinate_wise_rules(byzfl, n, f, d):
     for seed in range(3):

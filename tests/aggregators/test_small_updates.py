@@ -45,6 +45,7 @@ def test_krum_and_multi_krum(sent, exact_distances):
     assert set(multi.weights.nonzero().flatten().tolist()) == set(order[: N - F].tolist())
 
 
+@pytest.mark.slow
 def test_the_gram_trick_in_float32_on_raw_weights_would_fail(sent, exact_distances):
     """The trap itself: without it the tests above would prove nothing."""
     theta = sent[0] + sent[1]

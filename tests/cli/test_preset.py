@@ -1,5 +1,6 @@
 """Presets to read, to copy, and to run with changes."""
 
+import pytest
 import yaml
 
 from wardround.experiments import expand, presets
@@ -33,6 +34,7 @@ def test_an_unknown_preset_is_an_error_with_the_nearest_one(here, tmp_path):
     assert here("preset", "copy", "demo", tmp_path / "no" / "f.yaml").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_matrix_with_changes(here, tiny, tmp_path):
     matrix = tmp_path / "m.yaml"
     matrix.write_text(
@@ -66,6 +68,7 @@ def test_a_run_says_what_it_predicts_before_it_starts(here, config, tmp_path):
     assert "predicts" not in again.stderr, "nothing is run"
 
 
+@pytest.mark.slow
 def test_a_matrix_prints_published_figures_beside_its_own(here, tiny, tmp_path):
     matrix = tmp_path / "m.yaml"
     figures = [{"label": "theirs", "where": {"aggregator.name": "fedavg"}, "value": 0.123}]

@@ -47,6 +47,7 @@ def test_what_no_word_tells_is_a_guess(names, positive):
         assert not choose_positive(given_names).is_known
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1, max_size=6).filter(str.strip), min_size=2, max_size=2, unique=True))
 def test_the_choice_does_not_depend_on_the_order(names):
     assert choose_positive(names) == choose_positive(names[::-1])

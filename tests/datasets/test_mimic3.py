@@ -465,6 +465,7 @@ def plain_values(
     return found
 
 
+@pytest.mark.slow
 def test_the_demos_cohort_labels_and_coverage(real):
     """What can be derived a second time in a moment: all but the chart."""
     folder = real("mimic3-demo")
@@ -548,6 +549,7 @@ def test_items_are_what_the_dictionary_calls_so(real):
                 )
 
 
+@pytest.mark.slow
 def test_the_demo_trains(real):
     source = datasets.create("mimic3")
     prepare(source, real("mimic3-demo"))

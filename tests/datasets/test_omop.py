@@ -141,6 +141,7 @@ def test_postgresql_gives_the_same_table(cdm, server, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_wrong_or_missing_password_is_said_without_it(server, monkeypatch):
     monkeypatch.setenv("OMOP_PASSWORD", "wrong-one")
     with pytest.raises(DataError, match="OMOP_PASSWORD") as error:

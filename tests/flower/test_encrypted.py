@@ -30,7 +30,7 @@ CLIENTS = [f"hospital-{i:02d}" for i in range(5)]
 RULES = {PADDED_SUMS: "fedmed", DEPOSITS: "caac"}
 
 
-@pytest.fixture(scope="module", params=[PADDED_SUMS, DEPOSITS])
+@pytest.fixture(scope="module", params=[PADDED_SUMS, pytest.param(DEPOSITS, marks=pytest.mark.slow)])
 def made(request, tmp_path_factory):
     """A mode and a steward's folder for it, before its run: making keys takes longer than a test."""
     pytest.importorskip("tenseal", reason="the extra 'privacy' is not installed")
@@ -99,6 +99,7 @@ def test_no_update_leaves_a_hospital_in_the_clear(town, steward):
         assert set(reply.content["metrics"]) == {"num-examples", "loss"}
 
 
+@pytest.mark.slow
 def test_the_server_cannot_read_a_deposit(town, steward):
     """Not even with the cipher's public keys: it never holds a ciphertext that the steward opens."""
     if steward["mode"] == PADDED_SUMS:

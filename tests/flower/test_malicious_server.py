@@ -95,7 +95,7 @@ class Federation:
         return self.steward.open_padded_sum(round, asked, exact, total)
 
 
-@pytest.fixture(params=[PADDED_SUMS, DEPOSITS])
+@pytest.fixture(params=[PADDED_SUMS, pytest.param(DEPOSITS, marks=pytest.mark.slow)])
 def federation(request, tmp_path):
     return Federation(tmp_path, request.param)
 

@@ -116,7 +116,7 @@ class Federation:
         return self.open(note, self.ask(note), weights)
 
 
-@pytest.fixture(params=[PADDED_SUMS, DEPOSITS])
+@pytest.fixture(params=[PADDED_SUMS, pytest.param(DEPOSITS, marks=pytest.mark.slow)])
 def federation(request, tmp_path):
     return Federation(tmp_path, request.param)
 
@@ -126,6 +126,7 @@ def mixture(number):
     return dict(zip(NAMES, np.roll((0.4, 0.3, 0.2, 0.1), number), strict=True))
 
 
+@pytest.mark.slow
 class TestTheSameModelInLaterRounds:
     """Training from the same weights gives the same updates: four sums with other coefficients would be solved."""
 
@@ -176,6 +177,7 @@ class TestTheSameModelInLaterRounds:
         federation.round(federation.order(3, turned), EVEN)  # the same sum again, in another order
 
 
+@pytest.mark.slow
 class TestFromDisk:
     def test_replayed_orders_get_the_same_bytes_and_the_same_sum(self, federation):
         note = federation.order(1)
@@ -377,6 +379,7 @@ class TestEvaluations:
         }
 
 
+@pytest.mark.slow
 class TestALyingServerOverMessages:
     """The server's own loop, with a network that shows each hospital what the attacker wants."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from wardround.flower import orphan_reaper
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
 MARKS = ("one-mark", "another-mark")
 SLEEP = [sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(600)"]

@@ -29,6 +29,7 @@ def compare(town, tmp_path, **values):
     return here, there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("rule", ["fedavg", "caac", "dos", "caac-guard"])
 def test_ten_rounds_are_the_same(town, tmp_path, rule, attack):

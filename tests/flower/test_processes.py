@@ -68,6 +68,7 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_its_parent(tmp_path, number):
     parent = subprocess.Popen(
@@ -117,6 +118,7 @@ def bystander():
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_stop_ends_only_what_it_started(tmp_path, bystander):
     sleeping = bystander(SLEEP)
     failed = bystander([sys.executable, "-c", "raise SystemExit(3)"])
@@ -127,6 +129,7 @@ def test_stop_ends_only_what_it_started(tmp_path, bystander):
     assert failed.wait(60) == 3, "its exit code was not collected by somebody else"
 
 
+@pytest.mark.slow
 def test_stop_does_not_wait_for_others_that_ignore_sigterm(tmp_path, bystander, monkeypatch):
     monkeypatch.setattr(module, "GRACE_SECONDS", 120.0)  # more than stopping takes on any machine
     assert bystander(STUBBORN).stdout.readline() == b"ready\n"
@@ -136,6 +139,7 @@ def test_stop_does_not_wait_for_others_that_ignore_sigterm(tmp_path, bystander, 
     assert time.monotonic() - begin < 120
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
     with Processes(tmp_path, dict(os.environ)) as processes:
@@ -144,6 +148,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_what_a_child_left_behind_is_ended_and_collected(tmp_path):
     """The child ends at once, its own child sleeps on."""
     leave = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
@@ -153,6 +158,7 @@ def test_what_a_child_left_behind_is_ended_and_collected(tmp_path):
     assert not Path(f"/proc/{orphan}").exists()
 
 
+@pytest.mark.slow
 def test_a_descendant_that_has_erased_its_environment_is_ended_too(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
     forker = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], env={}); time.sleep(600)"
@@ -184,6 +190,7 @@ def test_elsewhere_than_on_linux_it_says_so_when_used(tmp_path, monkeypatch):
         raise AssertionError("locked")
 
 
+@pytest.mark.slow
 def test_modules_import_where_there_is_no_linux(tmp_path):
     """What Windows lacks is missed when it is used, not when a module is imported."""
     pytest.importorskip("flwr")
@@ -232,6 +239,7 @@ WRITER = [
 ]
 
 
+@pytest.mark.slow
 def test_a_log_that_its_process_keeps_open_is_rotated(tmp_path):
     """It is copied and emptied: the process goes on writing to the same file, from its beginning."""
     os.mkfifo(tmp_path / "words")

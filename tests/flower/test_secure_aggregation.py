@@ -8,6 +8,8 @@ from wardround.flower.messages import from_records
 from wardround.runs.config import load_config
 from wardround.runs.runner import run
 
+pytestmark = pytest.mark.slow
+
 STAGES = ("share-keys", "mask", "confirm", "reveal")
 MASKED = {"mode": "secure-aggregation"}
 

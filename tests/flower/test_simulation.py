@@ -38,6 +38,7 @@ def test_ten_rounds_through_ray_are_those_of_the_in_process_engine(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_simulation_needs_data_to_deal_out(tmp_path):
     config = dataclasses.replace(federation_from(TEXT), has_partition=False)
     with pytest.raises(ConfigError, match="add dataset and partition"):

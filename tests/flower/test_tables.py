@@ -125,6 +125,7 @@ def shape(folder):
     return folder.read_checkpoint()["federation"]["clients"]["roster"]["shape"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["federation", "local", "none"])
 def test_a_federation_and_a_simulation_give_the_same_model(tmp_path, scale):
     tables = Tables(tmp_path, preprocessing={"scale": scale, "impute": "mean"})
@@ -227,6 +228,7 @@ def test_nobody_sends_statistics(tmp_path):
     assert len(other.federate().rounds()) == 3
 
 
+@pytest.mark.slow
 def test_a_liar_moves_no_scale_beyond_the_others(tmp_path, monkeypatch):
     honest = Tables(tmp_path)
     expected = Preprocessing.from_dict(shape(honest.federate())["preprocessing"]).scaling
@@ -250,6 +252,7 @@ def test_a_liar_moves_no_scale_beyond_the_others(tmp_path, monkeypatch):
     assert lied["age"].scale < 20
 
 
+@pytest.mark.slow
 def test_preprocessing_survives_a_restart_of_the_server(tmp_path):
     tables = Tables(tmp_path, rounds=4)
 

@@ -19,6 +19,7 @@ def trial(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_server_and_all_hospitals_pass_their_checks(trial):
     found = Server.read(trial / "server" / "fed.yaml", trial / "runs").check()
     assert [one for one in found if one.status == "failed" and "port" not in one.check] == []
@@ -44,6 +45,7 @@ def test_private_keys_stay_with_their_owner(trial):
     assert all((trial / path).stat().st_mode & 0o077 == 0 for path in private)
 
 
+@pytest.mark.slow
 def test_with_a_steward_the_server_gets_its_key_and_no_other(tmp_path):
     pytest.importorskip("tenseal")
     folder = tmp_path / "fed"

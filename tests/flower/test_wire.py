@@ -188,6 +188,7 @@ def test_words_and_numbers_are_flowers():
     assert broker.NODE_GONE == ErrorCode.NODE_UNAVAILABLE
 
 
+@pytest.mark.slow
 def test_options_of_flowers_programs():
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 

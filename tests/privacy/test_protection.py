@@ -291,6 +291,7 @@ class TestDifferentialPrivacy:
         pairs = zip(plain.clients()[:6], noisy.clients()[:6], strict=True)
         assert all(one["norm"] != other["norm"] for one, other in pairs)
 
+    @pytest.mark.slow
     def test_noise_and_encryption_together(self, tiny, tmp_path):
         tiny |= {
             "aggregator": {"name": "fedmed"},

@@ -18,6 +18,7 @@ def run_fused(case, federation, plain_train, dtype):
         return run_case(case, FusedTrainer, federation, plain_train, dtype)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @SHARED
 def test_it_is_plain_training_to_the_last_digits(case, federation, plain_train):
@@ -27,6 +28,7 @@ def test_it_is_plain_training_to_the_last_digits(case, federation, plain_train):
     assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @SHARED
 def test_it_is_plain_training_in_single_precision(case, federation, plain_train):
@@ -99,6 +101,7 @@ def test_a_realistic_round_agrees_with_the_sequential_engine(optimizer, lr, epoc
     assert torch.allclose(fast.loss, slow.loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @SHARED
 def test_a_split_round_is_that_of_the_sequential_engine(case, federation):

@@ -120,6 +120,7 @@ def test_what_is_no_number_is_refused():
         aggregators.create("krum", f=-1)
 
 
+@pytest.mark.slow
 def test_a_run_records_what_was_estimated(tiny, tmp_path):
     pytest.importorskip("fcntl", reason="run folders are locked, which needs Linux or macOS")
     values = {

@@ -131,6 +131,7 @@ def test_squared_norms_give_away_what_is_not_finite(bad, both_paths):
     assert torch.isfinite(squared_norms(matrix)).tolist() == [True, True, False, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [3000, 70_001])
 @pytest.mark.parametrize("n", [128, 131])
 def test_distances_of_many_clients(n, d, both_paths):

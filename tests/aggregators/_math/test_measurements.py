@@ -42,6 +42,7 @@ def test_against_float64_whether_or_not_a_row_is_dropped(bad, d, both_paths):
     assert torch.isfinite(result.geometry.gram).all()
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 14), d=st.integers(1, 300), seed=st.integers(0, 99), bad=st.sampled_from([None, 0, -1])
 )

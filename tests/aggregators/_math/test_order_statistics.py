@@ -62,6 +62,7 @@ def test_chosen_rows_only(both_paths):
     np.testing.assert_allclose(mean_nearest_median(matrix, 2, rows), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [FEW_ROWS, FEW_ROWS + 1, compiled.MOST_WIRES, compiled.MOST_WIRES + 1, 300])
 def test_around_the_numbers_of_rows_where_the_way_changes(n, dtype, both_paths):

@@ -68,6 +68,7 @@ def test_learning_is_the_same_twice_and_leaves_global_randomness_alone():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [-5.0, 0.0, 5.0])
 def test_calibrating_leaves_the_wanted_share_of_the_honest_below_one_half(bias):
     net, rounds = network(), made_rounds(40)

@@ -208,6 +208,7 @@ def finished(team):
     return {path.parent.name: path.stat().st_mtime_ns for path in team.glob("runs/*/summary.json")}
 
 
+@pytest.mark.slow
 def test_rows_at_the_honest_norm_and_residual_are_tried_in_every_setting(plan, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "candidates", lambda without=(): ("ipm", "sign-flip"))
     harm = {"adam": 0.1, "sgd": 0.3}

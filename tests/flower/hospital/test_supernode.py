@@ -95,6 +95,7 @@ def test_what_the_trainer_refuses_is_an_error_of_one_line(superlink, run):
     assert (message.error.code, message.error.reason) == (2, "refused by the hospital's policy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "records",
     [
@@ -122,6 +123,7 @@ def test_a_hello_can_be_read_by_all_versions(superlink, run):
     assert superlink.reply()[1].head["saw"] == {"kind": "hello", "min_count": 5}
 
 
+@pytest.mark.slow
 def test_a_superlink_that_was_started_anew_is_told_who_this_is(superlink, run):
     run()
     superlink.order(ORDER)
@@ -142,6 +144,7 @@ def test_heartbeats_notice_that_the_superlink_does_not_know_the_node(superlink, 
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failures", [[502, 503], [0, 0]])
 @pytest.mark.parametrize("call", ["activate-node", "pull-messages", "push-messages", "push-object"])
 def test_a_server_that_is_away_costs_time_and_no_answer(superlink, run, call, failures):

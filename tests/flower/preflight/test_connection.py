@@ -14,6 +14,8 @@ from wardround.flower.certificates import make_server_certificate, public_keys
 from wardround.flower.hospital.join import Joiner
 from wardround.flower.preflight import connection
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def gateway(keys):

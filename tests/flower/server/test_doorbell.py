@@ -120,6 +120,7 @@ def test_without_a_ring_the_superlink_is_asked_after_a_while(monkeypatch):
     assert module.HOLD_SECONDS < 30, "Flower's own nodes give up after 30 s"
 
 
+@pytest.mark.slow
 def test_an_answer_is_there_when_all_its_parts_are(gateway, superlink):
     bell = connect(gateway)
     metadata = message_pb2.Metadata(message_id="reply", reply_to_message_id="order-9")
@@ -192,6 +193,7 @@ def test_a_gateway_that_ends_is_no_error(gateway):
     assert bell.works, "it connects again"
 
 
+@pytest.mark.slow
 def test_nonsense_on_the_socket_ends_that_connection_alone(gateway):
     bad, good = Bell(gateway.path), Bell(gateway.path)
     assert bad.works

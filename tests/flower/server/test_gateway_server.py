@@ -14,6 +14,8 @@ import uvicorn
 from wardround.flower.server.gateway_server import protocol_with_deadline
 from wardround.flower.server.refusal_log import RefusalLog
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.5
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 

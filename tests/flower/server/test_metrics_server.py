@@ -21,6 +21,7 @@ def get(port, path):
         return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
 
+@pytest.mark.slow
 def test_metrics_follow_the_run(tmp_path):
     folder = RunFolder(tmp_path / "x")
     with serve_metrics(folder.path, "127.0.0.1", 0) as port:

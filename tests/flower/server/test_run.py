@@ -60,6 +60,7 @@ def stopped(town):
     return stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [1, 2])
 def test_a_federation_goes_on_where_an_earlier_version_stopped(stopped, town, schema):
     """With the same result as if it had never been stopped; of version 0.1 under the name that is looked for now."""

@@ -52,6 +52,7 @@ def test_it_says_who_took_part_who_was_flagged_and_who_is_in_quarantine(attacked
     assert aside[6] == "yes: labels / in doubt"
 
 
+@pytest.mark.slow
 def test_it_has_the_figures_of_the_exported_round(attacked):
     folder, card = attacked
     last = folder.rounds()[-1]
