@@ -293,6 +293,7 @@ def drop_malformed(
     updates: Updates,
     dimension: int | None = None,
     measure: Callable[[Tensor], Tensor] | None = None,
+    measure_parts: Callable[[Tensor, Parts], tuple[Tensor, Tensor]] | None = None,
 ) -> WellFormed:
     """Drop every row that is not finite, has the wrong length or an impossible sample count.
 
@@ -302,6 +303,7 @@ def drop_malformed(
         updates: What N clients sent.
         dimension: The right length; None: the layout's, or else the one most clients sent.
         measure: N × D rows → N squared norms, where there is a faster way than `row_squared_norms`.
+        measure_parts: N × D rows and their parts → N × C norms of the parts, and N norms of what they do not add up to.
 
     Returns:
         The well-formed updates, their places among the N, and the reasons of the others.
@@ -327,7 +329,7 @@ def drop_malformed(
     for i in (~((counts >= 0) & (counts <= MOST_SAMPLES))).nonzero().flatten().tolist():
         dropped.setdefault(updates.clients[i], f"sample count {counts[i].item():g}")
     if updates.parts is not None:
-        dropped = _part_problems(updates, updates.parts) | dropped
+        dropped = _part_problems(updates, updates.parts, measure_parts or _measure_parts) | dropped
     kept = [i for i, client in enumerate(updates.clients) if client not in dropped]
     fit = updates.select(kept) if dropped else updates
     if not kept:
@@ -347,13 +349,14 @@ def drop_malformed(
     return WellFormed(fit, torch.tensor(kept, dtype=torch.long), dropped)
 
 
-def _part_problems(updates: Updates, parts: Parts) -> dict[str, str]:
+def _part_problems(
+    updates: Updates, parts: Parts, measure: Callable[[Tensor, Parts], tuple[Tensor, Tensor]]
+) -> dict[str, str]:
     """Client → what is wrong with the parts of its update."""
     counts = parts.counts
     impossible = ~(counts.isnan() | (counts >= 0) & (counts <= MOST_SAMPLES)).all(1) | counts.isnan().all(1)
-    norms = torch.linalg.vector_norm(parts.rows, dim=2).double()
+    norms, gap = measure(updates.matrix, parts)
     finite = torch.isfinite(norms).all(1)
-    gap = _gaps(updates.matrix, parts)
     # Parts may be far longer than their sum: what rounding leaves is measured against them.
     apart = finite & ~(gap <= PART_TOLERANCE * norms.max(1).values)
     empty = finite & (updates.num_samples > 0) & ((norms > 0) & ~(counts > 0)).any(1)
@@ -372,6 +375,11 @@ def _part_problems(updates: Updates, parts: Parts) -> dict[str, str]:
         for i in wrong.nonzero().flatten().tolist():
             problems.setdefault(updates.clients[i], reason)
     return problems
+
+
+def _measure_parts(matrix: Tensor, parts: Parts) -> tuple[Tensor, Tensor]:
+    """The norms of parts (N × C), and how far each client's are from adding up to its update (N norms)."""
+    return torch.linalg.vector_norm(parts.rows, dim=2).double(), _gaps(matrix, parts)
 
 
 def _gaps(matrix: Tensor, parts: Parts) -> Tensor:

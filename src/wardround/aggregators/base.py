@@ -252,9 +252,10 @@ class Aggregator(Configurable, ABC):
         if self.estimates_byzantine:  # from distances
             plan = replace(plan, gram=True, on_centre=plan.anchor is None, trim=None)
         measurements = Measurements(plan)
-        well_formed = drop_malformed(updates, dimension, measurements.read)
+        read_parts = measurements.read_parts if plan.parts else None
+        well_formed = drop_malformed(updates, dimension, measurements.read, read_parts)
         kept = well_formed.updates
-        context = replace(context, measurements=measurements.of(kept))
+        context = replace(context, measurements=measurements.of(kept, well_formed.rows))
         if well_formed.dropped:
             self.on_dropped(well_formed.dropped)
         if len(kept) < max(1, self.minimum_clients(len(updates))):

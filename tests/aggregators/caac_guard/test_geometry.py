@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import nn
 
+from wardround.aggregators._math.outcome_products import measure_parts
 from wardround.aggregators.caac_guard.geometry import PartAngles, geometric_median, output_layer_of
 from wardround.updates import Layout, Parts
 
@@ -21,7 +22,7 @@ def parts():
 
 
 def test_what_is_said_of_vectors_is_what_they_are(parts):
-    angles = PartAngles(parts)
+    angles = PartAngles(measure_parts(parts.sums(), parts).gram, C)
     rows = parts.rows.double()
     torch.testing.assert_close(angles.lengths, rows.norm(dim=2), rtol=1e-5, atol=1e-6)
     scale = torch.linspace(0.5, 2, N).double()
@@ -36,7 +37,8 @@ def test_compressed_directions_do_not_depend_much_on_the_scale_of_coordinates(pa
     preconditioned = Parts(parts.rows * torch.logspace(-1, 1, D), parts.counts)
 
     def cosine(these, compress):
-        angles = PartAngles(these, compress)
+        products = measure_parts(these.sums(), these)
+        angles = PartAngles(products.compressed if compress else products.gram, C)
         one = angles.each(0, torch.ones(N).double())
         return angles.cosines(one, one[0])
 

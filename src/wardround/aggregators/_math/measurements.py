@@ -25,7 +25,8 @@ from wardround.aggregators._math.order_statistics import (
     mean_of_middle,
     norms_and_middle,
 )
-from wardround.updates import Updates
+from wardround.aggregators._math.outcome_products import PartProducts, measure_parts
+from wardround.updates import Parts, Updates
 
 __all__ = ["MeasurementPlan", "Measurements"]
 
@@ -46,6 +47,8 @@ class MeasurementPlan:
     """Also project the rows on the centre: an anchor of zeros."""
     trim: int | None = None
     """Measure per coordinate the mean without so many values at each end."""
+    parts: bool = False
+    """Measure all inner products of the parts of updates that are split by outcome."""
 
 
 class Measurements:
@@ -64,6 +67,7 @@ class Measurements:
         self._dots: tuple[Tensor, float] | None = None
         self._geometry: CentredGram | None = None
         self._middle: tuple[int, Tensor] | None = None
+        self._parts: PartProducts | None = None
 
     def read(self, matrix: Tensor) -> Tensor:
         """Read the matrix once, and measure what is planned.
@@ -75,6 +79,8 @@ class Measurements:
             N squared norms in float64, not finite where a row is not.
         """
         plan, width = self.plan, matrix.shape[1:]
+        if self._parts is not None and matrix is self._matrix:
+            return self._parts.squared_norms
         self._forget(matrix)
         vectors = [plan.dots_with, plan.centre, plan.anchor]
         if any(vector is not None and vector.shape != width for vector in vectors):
@@ -91,10 +97,35 @@ class Measurements:
             squared = squared_norms(matrix)
         return squared
 
-    def of(self, updates: Updates) -> Measurements:
-        """The measurements of the updates that are well-formed: as read, unless some rows were dropped since."""
+    def read_parts(self, matrix: Tensor, parts: Parts) -> tuple[Tensor, Tensor]:
+        """Read updates and their parts once, and measure both.
+
+        Args:
+            matrix: N × D updates, not checked yet.
+            parts: Their parts of C outcomes.
+
+        Returns:
+            N × C norms of the parts, not finite where a part is not, and how far each client's parts are from adding
+            up to its update (N).
+        """
+        measured = measure_parts(matrix, parts)
+        if self.plan.parts:
+            self._forget(matrix)
+            self._parts = measured
+        return measured.part_norms, measured.gaps
+
+    def of(self, updates: Updates, rows: Tensor | None = None) -> Measurements:
+        """The measurements of the updates that are well-formed: as read, unless some rows were dropped since.
+
+        Args:
+            updates: Which.
+            rows: Their places among all that were sent; None: those are all.
+        """
         if updates.matrix is not self._matrix:
+            parts = self._parts
             self._forget(updates.matrix)
+            if parts is not None and rows is not None:
+                self._parts = parts.select(rows)
         self._updates = updates
         return self
 
@@ -137,6 +168,15 @@ class Measurements:
         """N × N: ‖U_i − U_j‖² for all pairs, float64."""
         return squared_distances(self.updates, self.geometry)
 
+    @property
+    def part_products(self) -> PartProducts:
+        """All inner products of the parts of the updates."""
+        if self._parts is None:
+            if self.updates.parts is None:
+                raise ValueError("updates that are not split by outcome have no parts")
+            self._parts = measure_parts(self.updates.matrix, self.updates.parts)
+        return self._parts
+
     def mean_of_middle(self, dropped: int) -> Tensor:
         """D values: per coordinate the mean without the `dropped` smallest and largest values."""
         if self._middle is None or self._middle[0] != dropped:
@@ -166,6 +206,7 @@ class Measurements:
 
     def _forget(self, matrix: Tensor) -> None:
         self._matrix, self._dots, self._geometry, self._middle = matrix, None, None, None
+        self._parts = None
 
     @property
     def _products(self) -> tuple[Tensor, float]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.aggregators._math.columns import for_each
-from wardround.aggregators._math.compiled import MIXED_COLUMNS, loops_for
+from wardround.aggregators._math.columns import for_each, for_each_range
+from wardround.aggregators._math.compiled import MIXED_COLUMNS, loops_for, mixed_loops_for
 from wardround.aggregators._math.kernels import (
     CentredGram,
     squared_distances,
@@ -25,9 +27,17 @@ from wardround.aggregators._math.kernels import (
 )
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.aggregators._math.order_statistics import mean_nearest_median, mean_of_middle
+from wardround.aggregators._math.shared_sums import shared_sums
 from wardround.updates import Updates
 
-__all__ = ["MixedMeasurements", "MixedUpdates", "for_each_mixed_block", "mix_rows"]
+__all__ = [
+    "MixedMeasurements",
+    "MixedUpdates",
+    "for_each_mixed_block",
+    "mix_rows",
+    "mixed_middle",
+    "mixed_nearest_median",
+]
 
 MIXED_VALUES = 2**17
 """Values of mixtures that are made at a time: half a megabyte stays in the cache."""
@@ -77,6 +87,67 @@ def for_each_mixed_block(matrix: Tensor, coefficients: Tensor, use: Callable[[in
         use(start, mixed)
 
     for_each(range(-(-columns // width)), work)
+
+
+def mixed_middle(matrix: Tensor, coefficients: Tensor, dropped: int) -> Tensor:
+    """Compute `mean_of_middle` of M·U, whose values never leave the cache.
+
+    Args:
+        matrix: U, N × D rows.
+        coefficients: M, N′ × N.
+        dropped: Values to leave out at each end of a column.
+
+    Returns:
+        D values.
+    """
+    n = len(coefficients)
+
+    def kernel(loops: ModuleType, sums: int) -> Callable[..., None]:
+        return loops.mixed_middle_kernel(n, dropped, n - 1 - dropped, sums)  # type: ignore[no-any-return]
+
+    return _reduce(matrix, coefficients, range(n), kernel, lambda mixed: mean_of_middle(mixed, dropped))
+
+
+def mixed_nearest_median(
+    matrix: Tensor, coefficients: Tensor, dropped: int, rows: Sequence[int] | None = None
+) -> Tensor:
+    """Compute `mean_nearest_median` of M·U, or of the mixtures at the places `rows`; otherwise as `mixed_middle`."""
+    chosen = range(len(coefficients)) if rows is None else rows
+
+    def kernel(loops: ModuleType, sums: int) -> Callable[..., None]:
+        return loops.mixed_nearest_kernel(len(chosen), dropped, sums)  # type: ignore[no-any-return]
+
+    return _reduce(
+        matrix, coefficients, chosen, kernel, lambda mixed: mean_nearest_median(mixed, dropped, rows)
+    )
+
+
+def _reduce(
+    matrix: Tensor,
+    coefficients: Tensor,
+    chosen: Sequence[int],
+    kernel: Callable[[ModuleType, int], Callable[..., None]],
+    reduce: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """D values, each made of its own column of the mixtures.
+
+    By a compiled kernel that mixes and orders where the mixtures share sums; otherwise `reduce` is called with blocks of
+    the mixtures.
+    """
+    out, loops = matrix.new_empty(matrix.shape[1]), mixed_loops_for(matrix, len(chosen))
+    shared = shared_sums(coefficients) if loops is not None else None
+    if loops is not None and shared is not None and summing_precision(matrix, coefficients) == matrix.dtype:
+        loop, values = kernel(loops, shared.places.shape[1]), matrix.numpy()
+        plan = shared.rows, shared.factors.astype(values.dtype), shared.places
+        arrays = values, np.asarray(chosen, dtype=np.int64), *plan, out.numpy()
+        for_each_range(matrix.shape[1], lambda _, start, stop: loop(*arrays, start, stop))
+        return out
+
+    def keep(start: int, mixed: Tensor) -> None:
+        out[start : start + mixed.shape[1]] = reduce(mixed)
+
+    for_each_mixed_block(matrix, coefficients, keep)
+    return out
 
 
 class MixedUpdates(Updates):
@@ -170,9 +241,9 @@ class MixedMeasurements(Measurements):
         self._mixed, self._updates = updates, updates
         object.__setattr__(updates, "measure_norms", self._squared_norms)
 
-    def of(self, updates: Updates) -> Measurements:
+    def of(self, updates: Updates, rows: Tensor | None = None) -> Measurements:
         if updates is not self._mixed:
-            return Measurements(self.plan).of(updates)
+            return Measurements(self.plan).of(updates, rows)
         return self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -181,23 +252,14 @@ class MixedMeasurements(Measurements):
         return weighted_sum(self._mixed.source.matrix, weights.double() @ self._mixed.coefficients)
 
     def mean_of_middle(self, dropped: int) -> Tensor:
-        return self._by_coordinates(lambda rows: mean_of_middle(rows, dropped))
+        if "matrix" in self._mixed.__dict__:
+            return super().mean_of_middle(dropped)
+        return mixed_middle(self._mixed.source.matrix, self._mixed.coefficients, dropped)
 
     def mean_nearest_median(self, dropped: int, rows: Sequence[int] | None = None) -> Tensor:
-        return self._by_coordinates(lambda mixed: mean_nearest_median(mixed, dropped, rows))
-
-    def _by_coordinates(self, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-        """D values that `reduce` makes of the mixtures, each of its own column: none of them has to be kept."""
         if "matrix" in self._mixed.__dict__:
-            return reduce(self._mixed.matrix)
-        source: Tensor = self._mixed.source.matrix
-        out = source.new_empty(source.shape[1])
-
-        def keep(start: int, mixed: Tensor) -> None:
-            out[start : start + mixed.shape[1]] = reduce(mixed)
-
-        for_each_mixed_block(source, self._mixed.coefficients, keep)
-        return out
+            return super().mean_nearest_median(dropped, rows)
+        return mixed_nearest_median(self._mixed.source.matrix, self._mixed.coefficients, dropped, rows)
 
     def row(self, place: int) -> Tensor:
         if "matrix" in self._mixed.__dict__:

@@ -2,20 +2,19 @@ r"""Centres and angles of the parts of updates, from their inner products alone.
 
 All that the rule asks about N clients' parts of C outcomes is linear in them: directions, centres that are weighted
 sums of directions, differences of centres. So one matrix of inner products, (N·C) × (N·C), answers every question, and
-the parts themselves, of D values each, are read once.
+the parts themselves, of D values each, are read once (`_math/outcome_products.py`).
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.updates import Layout, Parts
+from wardround.updates import Layout
 
 __all__ = ["OutputLayer", "PartAngles", "geometric_median", "output_layer_of"]
 
-CHUNK = 16_384
-"""Columns whose products are summed in float32 before they are added up in float64."""
 STEPS = 60
 """Of Weiszfeld's iteration. It works on N numbers, so many steps cost nothing."""
 TINY = 1e-30
@@ -27,27 +26,16 @@ class PartAngles:
     A vector is an N × C table of coefficients: it stands for the sum of coefficient times part.
     """
 
-    def __init__(self, parts: Parts, compress: bool = False) -> None:
-        """Measure all inner products.
+    def __init__(self, gram: Tensor, outcomes: int) -> None:
+        """Take the inner products of all parts.
 
         Args:
-            parts: Of N clients and C outcomes.
-            compress: Of the signed square roots of the parts' coordinates. What an optimiser makes of a gradient, it
-                makes by scaling coordinates (Adam by orders of magnitude, where the outcomes of a client cancel);
-                directions that are compared in this way do not depend on it much.
+            gram: (N·C) × (N·C), what `measure_parts` gives.
+            outcomes: C.
         """
-        clients, outcomes, dimension = parts.rows.shape
-        rows = parts.rows.reshape(clients * outcomes, dimension)
-        gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-        memory = rows.new_empty(len(rows), min(CHUNK, dimension)) if compress else None
-        for first in range(0, dimension, CHUNK):
-            block = rows[:, first : first + CHUNK]
-            if memory is not None:
-                block = torch.abs(block, out=memory[:, : block.shape[1]]).sqrt_().copysign_(block)
-            gram += (block @ block.T).double().cpu()
-        self.shape = (clients, outcomes)
+        self.shape = (len(gram) // outcomes, outcomes)
         self.gram = gram
-        self.lengths = gram.diagonal().clamp_min(0).sqrt().view(clients, outcomes)
+        self.lengths = gram.diagonal().clamp_min(0).sqrt().view(self.shape)
         """N × C norms."""
 
     def dots(self, first: Tensor, second: Tensor) -> Tensor:
@@ -103,17 +91,17 @@ def geometric_median(gram: Tensor, weights: Tensor) -> Tensor:
     >>> round(float(shares @ points), 3)
     1.0
     """
-    shares = weights / weights.sum()
-    squares = gram.diagonal()
-    nearest = 1e-6 * squares[weights > 0].max().clamp_min(
-        TINY
-    )  # a point on the median would weigh infinitely
+    # numpy: a step on N numbers costs torch more in calls than in arithmetic
+    products, counted = gram.numpy(), weights.numpy()
+    shares = counted / counted.sum()
+    squares = products.diagonal()
+    # a point on the median would weigh infinitely
+    nearest = 1e-6 * max(squares[counted > 0].max(), TINY)
     for _ in range(STEPS):
-        along = gram @ shares
-        distances = (squares - 2 * along + shares @ along).clamp_min(nearest).sqrt()
-        shares = weights / distances
-        shares = shares / shares.sum()
-    return shares
+        along = products @ shares
+        shares = counted / np.sqrt(np.maximum(squares - 2 * along + shares @ along, nearest))
+        shares /= shares.sum()
+    return torch.from_numpy(shares)
 
 
 class OutputLayer:

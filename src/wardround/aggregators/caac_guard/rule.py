@@ -145,7 +145,7 @@ class CaacGuard(Aggregator):
         return ClientPolicy(by_outcome=True)
 
     def plan_measurements(self, context: Context) -> MeasurementPlan:
-        return MeasurementPlan()
+        return MeasurementPlan(parts=True)
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         nothing = torch.zeros(len(updates), dtype=torch.float64)
@@ -153,7 +153,7 @@ class CaacGuard(Aggregator):
             why, contested = nothing.long(), False
             columns = {"direction": nothing + 1, "discrimination": nothing}
         else:
-            why, contested, columns = self._judge(updates, self._look_at(updates, updates.parts))
+            why, contested, columns = self._judge(updates, self._look_at(updates, updates.parts, context))
         flags = why > 0
         weights = sample_weights(updates, None)
         if contested:  # nobody counts for more than the median client
@@ -174,10 +174,11 @@ class CaacGuard(Aggregator):
         warning = CONTESTED if contested else None
         return Aggregation(delta, weights, -columns["direction"], flags, columns, warning=warning)
 
-    def _look_at(self, updates: Updates, parts: Parts) -> _Round:
+    def _look_at(self, updates: Updates, parts: Parts, context: Context) -> _Round:
         """Everything that tests need to know."""
         counts = parts.counts.nan_to_num(0.0)
-        angles = PartAngles(parts)
+        products = context.measurements.part_products
+        angles = PartAngles(products.gram, counts.shape[1])
         holders = (counts >= self.params.min_patients) & (angles.lengths > 0)
         mixed = parts.counts.isnan().any(1)
         pure = holders.clone()
@@ -185,7 +186,7 @@ class CaacGuard(Aggregator):
         return _Round(
             parts,
             angles,
-            PartAngles(parts, compress=True),
+            PartAngles(products.compressed, counts.shape[1]),
             counts,
             holders,
             pure,

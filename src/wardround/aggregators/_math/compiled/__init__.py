@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wardround.compilation import can_compile
 
-__all__ = ["TILE", "loops_for", "sparse_loops_for"]
+__all__ = ["TILE", "loops_for", "mixed_loops_for", "outcome_loops_for", "sparse_loops_for"]
 
 MOST_WIRES = 128
 """The largest sorting network that becomes straight-line code: compiling one takes time that grows faster than N."""
@@ -23,6 +23,8 @@ TILE = 4
 """A Gram tile is TILE×TILE pairs of rows: its accumulators and operands fit the vector registers."""
 MIXED_COLUMNS = 128
 """Columns of all rows that are mixed at a time: those of some dozen rows stay in the first-level cache."""
+ORDERED_COLUMNS = 32
+"""Columns of all mixtures that are mixed and then ordered at a time."""
 LARGE = 2**22
 """From so many values on it is worth telling that numba is not installed."""
 LEAST_COLUMNS = 16
@@ -41,6 +43,20 @@ def sparse_loops_for(matrix: Tensor) -> ModuleType | None:
     if loops_for(matrix) is None:
         return None
     return importlib.import_module("wardround.aggregators._math.compiled.sparse_loops")
+
+
+def outcome_loops_for(matrix: Tensor) -> ModuleType | None:
+    """The module of compiled loops over updates that are split by outcome where it can work on them, else None."""
+    if loops_for(matrix) is None:
+        return None
+    return importlib.import_module("wardround.aggregators._math.compiled.outcome_loops")
+
+
+def mixed_loops_for(matrix: Tensor, mixtures: int) -> ModuleType | None:
+    """The module of compiled loops that mix and order in one go where it can work on so many mixtures, else None."""
+    if loops_for(matrix) is None or mixtures > MOST_WIRES or matrix.shape[1] < ORDERED_COLUMNS:
+        return None
+    return importlib.import_module("wardround.aggregators._math.compiled.mixed_loops")
 
 
 def loops_for(matrix: Tensor) -> ModuleType | None:
