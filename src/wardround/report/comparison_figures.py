@@ -11,6 +11,7 @@ from wardround.analysis.ranking import Ranking
 from wardround.analysis.rendering import difference
 from wardround.analysis.runs import CLEAN, quality_name
 from wardround.report.figures import ATTACKER, PALETTE, Figure, colour_of, grouped, titled
+from wardround.report.selection import BROAD
 
 __all__ = ["auroc_over_seeds", "critical_differences", "loss_by_attack"]
 
@@ -101,8 +102,11 @@ def _box(method: str, members: Sequence[Measured], colour: str) -> dict[str, Any
 
 
 def critical_differences(ranking: Ranking | None, measure: str = "AUROC") -> Iterable[Figure]:
-    """Mean ranks on a line, methods that do not differ joined by a bar; no figure without a test."""
-    if ranking is None or ranking.critical_difference is None:
+    """Mean ranks on a line, methods that do not differ joined by a bar.
+
+    No figure without a test, and none of so many methods that nobody could read it: their table has the ranks.
+    """
+    if ranking is None or ranking.critical_difference is None or len(ranking.methods) > BROAD.methods:
         return
     count = len(ranking.methods)
     half = (count + 1) // 2

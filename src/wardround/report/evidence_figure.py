@@ -10,6 +10,7 @@ from wardround.analysis.recommendation import Recommendation, Standing
 from wardround.analysis.rendering import fixed
 from wardround.analysis.runs import CHANCE, CLEAN
 from wardround.report.figures import ATTACKER, PALETTE, Figure
+from wardround.report.selection import BROAD
 
 __all__ = ["evidence_figure"]
 
@@ -34,7 +35,7 @@ def evidence_figure(key: str, recommendation: Recommendation, labels: Mapping[st
     """
     if not recommendation.standings:
         return None
-    rows = list(reversed(recommendation.standings))  # the axis counts upwards
+    rows = list(reversed(recommendation.standings[: BROAD.methods]))  # the axis counts upwards
     shown = [_shown(standing, labels) for standing in rows]
     conditions = list(shown[0])
     first = 0 if WITHOUT in conditions else 1
@@ -55,7 +56,7 @@ def evidence_figure(key: str, recommendation: Recommendation, labels: Mapping[st
         key,
         "What each rule keeps",
         f"{recommendation.measure} on the test patients after the last round; right is better, the dashed line is "
-        f"chance. {spread}",
+        f"chance. {spread}{_which(recommendation)}",
         traces,
         {
             "xaxis": {"title": {"text": f"{recommendation.measure} (test)"},
@@ -71,6 +72,12 @@ def evidence_figure(key: str, recommendation: Recommendation, labels: Mapping[st
             "height": 130 + 46 * len(rows),
         },
     )  # fmt: skip
+
+
+def _which(recommendation: Recommendation) -> str:
+    """A sentence about the rules that the figure leaves out, if any."""
+    count = len(recommendation.standings)
+    return f" The best {BROAD.methods} of {count} rules." if count > BROAD.methods else ""
 
 
 def _shown(standing: Standing, labels: Mapping[str, str]) -> dict[str, tuple[float, ...]]:

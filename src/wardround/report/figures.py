@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from wardround.analysis.runs import CLEAN, Run, quality_name
+from wardround.report.selection import spread
 
 __all__ = [
     "ATTACKER",
@@ -37,6 +38,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 PARTITIONS_SHOWN = 4
 BARS_SHOWN = 200  # more bars than this are not told apart, and a browser takes seconds for them
 COLOURS_AT_A_GLANCE = 4  # more are hard to distinguish
+POINTS_SHOWN = 200  # of a curve: more are not seen on a screen
 CURVES_TOGETHER = 8  # more in one figure cannot be distinguished
 
 
@@ -89,6 +91,7 @@ def _curves(
         traces += _curve(name, group, colour_of(method, methods), dash)
     onsets = {run.onset for run in runs if run.onset is not None and run.onset > 1}
     measure = quality_name(runs)
+    thinned = any(len(run.curve) > POINTS_SHOWN for run in runs)
     return Figure(
         key,
         titled(f"{measure} against rounds", title),
@@ -98,7 +101,8 @@ def _curves(
             if len(runs) > len(traces)
             else ". "
         )
-        + ("The dotted line marks the round in which the attack begins." if onsets else ""),
+        + ("The dotted line marks the round in which the attack begins." if onsets else "")
+        + (f" Curves have {POINTS_SHOWN} points, spread over all rounds." if thinned else ""),
         traces,
         {
             "xaxis": {"title": {"text": "round"}},
@@ -113,7 +117,7 @@ def _curve(name: str, runs: list[Run], colour: str, dash: str) -> list[dict[str,
     for run in runs:
         for number, value in run.curve:
             values[number].append(value)
-    x = sorted(values)
+    x = spread(sorted(values), POINTS_SHOWN)
     line = {
         "type": "scatter", "mode": "lines", "name": name, "legendgroup": name,
         "x": x, "y": [round(fmean(values[r]), 4) for r in x],

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from wardround.analysis.rendering import Table, difference, fixed
 from wardround.analysis.tables import Comparison
+from wardround.report.selection import ROWS_SHOWN
 
 __all__ = ["comparison_table", "table"]
 
@@ -29,7 +30,7 @@ NO_FLAGS = "* the rule raises no flags: clients given less than a tenth of an eq
 
 
 def table(content: Table) -> str:
-    """A table of the analysis, without columns of words that are the same in all rows."""
+    """A table of the analysis, without columns of words that are the same in all rows; of many rows the first."""
     constant = [
         i
         for i in range(content.words - 1)
@@ -46,9 +47,9 @@ def table(content: Table) -> str:
             for place, i in enumerate(kept)
         )
         + "</tr>"
-        for row in content.rows
+        for row in content.rows[:ROWS_SHOWN]
     )
-    notes = list(content.notes)
+    notes = [*rows_left_out(len(content.rows)), *content.notes]
     if constant:
         notes.insert(0, f"All rows: {', '.join(str(content.rows[0][i]) for i in constant)}.")
     kind = "cards" if words > 1 else "sticky"
@@ -57,8 +58,22 @@ def table(content: Table) -> str:
     )
 
 
+def rows_left_out(rows: int) -> list[str]:
+    """A sentence about the rows of a table that the page does not have, if any."""
+    if rows <= ROWS_SHOWN:
+        return []
+    return [
+        f"The first {ROWS_SHOWN} of {rows} rows; `wardround analyze RUNS --out TABLES` writes all of them."
+    ]
+
+
 def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str:
-    """Rules side by side, one group of rows per attack; `labels` are what attacks are called on the page."""
+    """Rules side by side, one group of rows per attack; `labels` are what attacks are called on the page.
+
+    Of many rows the first ones.
+    """
+    left_out = "".join(f"<p>{html.escape(note)}</p>" for note in rows_left_out(len(lines)))
+    lines = lines[:ROWS_SHOWN]
     private = any(line.epsilon is not None for line in lines)
     spread = any(line.auroc_sd is not None for line in lines)
     measure = " or ".join(dict.fromkeys(line.measure for line in lines)) or "AUROC"
@@ -78,7 +93,7 @@ def comparison_table(lines: Sequence[Comparison], labels: dict[str, str]) -> str
         for attack, some in by_attack.items()
     )
     note = f"<p>{NO_FLAGS}.</p>" if any(line.verdict == "weights" for line in lines) else ""
-    return _framed(head, bodies, "sticky") + note
+    return _framed(head, bodies, "sticky") + left_out + note
 
 
 def _row(line: Comparison, private: bool, spread: bool) -> str:

@@ -13,10 +13,12 @@ from wardround.report.evidence_figure import evidence_figure
 from wardround.report.figures import Figure
 from wardround.report.html_figures import plot
 from wardround.report.html_tables import table
+from wardround.report.selection import BROAD, spread
 
 __all__ = ["Opening", "opening_of", "opening_section", "what_is_common"]
 
 OPEN_AT_ONCE = 2  # settings whose evidence is not folded
+ANSWERS_SHOWN = 40  # of so many settings at most
 MEANINGS = {
     "AUROC": "of all pairs of a patient with the outcome and one without, the share that the model ranks right.",
     "C-index": "of all pairs of patients of whom it is known who had the event first, the share that the model ranks "
@@ -35,9 +37,10 @@ class Opening:
         self.attacks = {run.attack: run.attack_label for run in runs}
         self.settings = {run.setting: run.setting_label for run in runs}
         self.recommendations = list(recommendations)
+        self.with_evidence = spread(self.recommendations, BROAD.settings)
         self.figures: list[Figure | None] = [
             evidence_figure(f"evidence-{number}", recommendation, self.attacks)
-            for number, recommendation in enumerate(self.recommendations)
+            for number, recommendation in enumerate(self.with_evidence)
         ]
 
 
@@ -56,13 +59,19 @@ def opening_section(opening: Opening, notes: Sequence[str] = ()) -> str:
     if not opening.recommendations:
         return ""
     several = len(opening.recommendations) > 1
+    shown = spread(opening.recommendations, ANSWERS_SHOWN)
     answers = "".join(
         _answer(recommendation, opening.settings.get(recommendation.setting, "") if several else "")
-        for recommendation in opening.recommendations
+        for recommendation in shown
     )
+    if len(shown) < len(opening.recommendations):
+        answers += (
+            f'<p class="note">Answers for {len(shown)} of {len(opening.recommendations)} settings; '
+            "`wardround analyze RUNS` prints all.</p>"
+        )
     evidence = "".join(
         _evidence(recommendation, figure, opening, several)
-        for recommendation, figure in zip(opening.recommendations, opening.figures, strict=True)
+        for recommendation, figure in zip(opening.with_evidence, opening.figures, strict=True)
     )
     warned = "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
     measures = dict.fromkeys(recommendation.measure for recommendation in opening.recommendations)

@@ -19,6 +19,7 @@ from wardround.report.contents import Contents, collect
 from wardround.report.html_figures import section
 from wardround.report.html_tables import comparison_table, table
 from wardround.report.opening import opening_section, what_is_common
+from wardround.report.selection import BROAD, ELSEWHERE, spread
 
 __all__ = ["page", "write_page"]
 
@@ -55,6 +56,7 @@ def page(contents: Contents, title: str) -> str:
 <p>{count(runs, "run")}{f": {html.escape(common)}" if common else ""}</p>
 {opening_section(contents.opening, [] if contents.analysis is None else contents.analysis.notes)}
 {_comparisons(contents)}
+{_omitted(contents)}
 {"".join(map(section, contents.figures))}
 {_verdicts(contents.analysis)}
 {_single(contents)}
@@ -124,17 +126,26 @@ def _details_of(analysis: Analysis | None) -> str:
     return f"<section><h2>Numbers and statistics</h2>{tables}</section>"
 
 
+def _omitted(contents: Contents) -> str:
+    """What figures leave out, and how to get it; empty where they show all runs."""
+    if not contents.omitted:
+        return ""
+    return f'<p class="note">{html.escape(" ".join([*contents.omitted, ELSEWHERE]))}</p>'
+
+
 def _comparisons(contents: Contents) -> str:
     by_setting: dict[str, list[Comparison]] = {}
     for line in compare(contents.runs):
         by_setting.setdefault(line.setting, []).append(line)
     opening = contents.opening
+    shown = spread(sorted(by_setting.items()), BROAD.settings)
     parts = [
         (f"<h3>{html.escape(opening.settings[setting])}</h3>" if len(by_setting) > 1 else "")
         + comparison_table(lines, opening.attacks)
-        for setting, lines in sorted(by_setting.items())
+        for setting, lines in shown
     ]
+    some = f" {len(shown)} of {len(by_setting)} settings." if len(shown) < len(by_setting) else ""
     return (
         "<section><h2>All rules and attacks</h2><p>Means over seeds; Δ is what the attack cost, clean minus "
-        f"attacked with the same seed. Click a heading to sort.</p>{''.join(parts)}</section>"
+        f"attacked with the same seed. Click a heading to sort.{some}</p>{''.join(parts)}</section>"
     )
