@@ -5,8 +5,9 @@
     python benchmarks/bench_federation.py --quick         # 4 hospitals, 3 rounds
     python benchmarks/bench_federation.py --hospitals 12 --plain 0 --training-seconds 10
 
-With `--training-seconds` the hospitals' training waits that long in each round, without work for the processor: what a
-round takes beyond it is the federation's own (the column "overhead").
+With `--training-seconds` the hospitals' training waits that long in each round, without work for the processor. What a
+round takes beyond it is the federation's own (the column "overhead"): in seconds, and in processor seconds as a share
+of those and of all hospitals' training, which does not depend on what else the machine does.
 
 Processor seconds (user and system, of all processes of a federation) do not depend on what else the machine does.
 They are counted from the end of the second round to the end of the last. Plain Flower is a ServerApp with FedAvg and a
@@ -145,9 +146,11 @@ def show(cost: Cost) -> None:
     parts = ", ".join(f"{part} {value:.2f}" for part, value in cost.processor.items() if value >= 0.005)
     memory = " + ".join(f"{part} {value:.0f}" for part, value in cost.memory.items() if value)
     beyond = cost.seconds - cost.training
-    overhead = f"{beyond:.2f} s, {beyond / cost.seconds:.1%}" if cost.training else "–"
+    used, trained = sum(cost.processor.values()), cost.hospitals * cost.training
+    shares = f"{beyond:.2f} s, {beyond / cost.seconds:.1%}; processor {used / (used + trained or 1.0):.1%}"
+    overhead = shares if cost.training else "–"
     print(
-        f"| {cost.system} | {cost.hospitals} | {cost.parameters:,} | {sum(cost.processor.values()):.2f} | "
+        f"| {cost.system} | {cost.hospitals} | {cost.parameters:,} | {used:.2f} | "
         f"{cost.seconds:.2f} | {overhead} | {sum(cost.memory.values()):.0f} ({memory}) | {parts} |",
         flush=True,
     )

@@ -1,9 +1,10 @@
 """A federation of real processes on one machine under faults, for a bounded time; then it must come to its end, whole.
 
     python benchmarks/soak_federation.py --seconds 240
+    python benchmarks/soak_federation.py --seconds 600 --hospitals 20
     python benchmarks/soak_federation.py --seconds 120 --encrypted     # with a steward, which is away now and then
 
-Four hospitals, one of which sends infinities; TLS and registered keys. Every few seconds one fault: a process is
+Four hospitals or more, one of which sends infinities; TLS and registered keys. Every few seconds a fault: a process is
 killed or stopped for a while, a stranger knocks, a key is replaced, the disk is full. Server and hospitals are started
 again as systemd would. After that time no more faults come, and the run must finish: all its rounds, each once, an
 unbroken audit log, the model with every hospital, nothing left running. Exit code 1 and a line for each thing that is
@@ -45,8 +46,9 @@ from wardround.runs.audit import verify
 
 NAMES = ("north", "south", "east", "west")
 LIAR = "west"
-ROUND_SECONDS = 2.5
-"""What a round takes about, faults included: so many are asked for that faults hit most of them."""
+ROUND_SECONDS, SECONDS_EACH = 2.1, 0.1
+"""What a round takes about, faults included, and what each hospital adds: so many rounds are asked for that faults hit
+most of them."""
 PAUSES, ABSENCES = (2.0, 6.0), (1.0, 8.0)
 """Seconds between two faults, and of those that last."""
 PATIENCE = 900.0
@@ -57,13 +59,16 @@ DISK_MB = 256
 class Soak:
     """One federation and what happens to it."""
 
-    def __init__(self, folder: Path, seconds: float, seed: int, encrypted: bool) -> None:
+    def __init__(self, folder: Path, seconds: float, seed: int, encrypted: bool, hospitals: int) -> None:
         self.folder, self.seconds, self.encrypted = folder, seconds, encrypted
+        self.names = (*NAMES, *(f"hospital-{number:02d}" for number in range(len(NAMES), hospitals)))
         self.random, self.faults = random.Random(seed), Counter[str]()
         self.unexpected = Counter[str]()
         """Ends of a command that no fault has caused directly: it was started again."""
-        self.rounds = max(8, int(seconds / ROUND_SECONDS))
-        self.fed = Deployment(folder, NAMES, quorum=2, deadline_seconds=15, retries=60, backoff_seconds=1.0)
+        self.rounds = max(8, int(seconds / (ROUND_SECONDS + SECONDS_EACH * hospitals)))
+        self.fed = Deployment(
+            folder, self.names, quorum=hospitals // 2, deadline_seconds=15, retries=60, backoff_seconds=1.0
+        )
         self.disk = self._small_disk()
         self._configure()
 
@@ -72,7 +77,7 @@ class Soak:
             "name": "soak", "model": {"name": "mlp", "hidden": [16]}, "rounds": self.rounds, "evaluate_every": 5,
             "aggregator": {"name": "fedmed" if self.encrypted else "caac"},
         }  # fmt: skip
-        own: dict[str, dict[str, object]] = {name: {} for name in NAMES}
+        own: dict[str, dict[str, object]] = {name: {} for name in self.names}
         if self.encrypted:
             self.steward_port = free_port()
             self.start_steward(first=True)
@@ -81,19 +86,19 @@ class Soak:
                 "mode": "encrypted-fedmed", "steward": f"http://127.0.0.1:{self.steward_port}",
                 "steward_keys": str(keys),
             }  # fmt: skip
-            own = {name: {"steward_key": str(keys / f"client-{name}.key")} for name in NAMES}
+            own = {name: {"steward_key": str(keys / f"client-{name}.key")} for name in self.names}
         else:
             own[LIAR] = {"attack": {"name": "sign-flip", "scale": 1e39}}
         self.fed.configure(**run)
-        for part, name in enumerate(NAMES):
+        for part, name in enumerate(self.names):
             self.fed.hospital(
-                name, dataset={"name": "synthetic", "samples": 600, "features": 8},
-                partition={"name": "iid", "clients": len(NAMES)}, part=part, **own[name],
+                name, dataset={"name": "synthetic", "samples": 150 * len(self.names), "features": 8},
+                partition={"name": "iid", "clients": len(self.names)}, part=part, **own[name],
             )  # fmt: skip
 
     def start_steward(self, first: bool = False) -> None:
         """The steward of an encrypted federation."""
-        more = ["--clients", ",".join(NAMES), "--mode", "encrypted-fedmed"] if first else []
+        more = ["--clients", ",".join(self.names), "--mode", "encrypted-fedmed"] if first else []
         vault = self.folder / "vault"
         self.fed.start("steward", "steward", vault, "--port", self.steward_port, *more)
         if first:
@@ -149,7 +154,7 @@ class Soak:
 
     def keep_running(self) -> None:
         """Start what has ended, as systemd does."""
-        for name in (*(["steward"] if self.encrypted else []), "serve", *NAMES):
+        for name in (*(["steward"] if self.encrypted else []), "serve", *self.names):
             process = self.fed.started.get(name)
             if process is not None and process.poll() is None:
                 continue
@@ -199,22 +204,26 @@ class Soak:
 
     def hospital_killed(self) -> None:
         """A hospital's machine fails."""
-        self._end(self.random.choice(NAMES), signal.SIGKILL)
+        self._end(self.random.choice(self.names), signal.SIGKILL)
 
     def hospital_hangs(self) -> None:
         """All processes of a hospital stand still for a while."""
-        self._hang(self._of_hospital(self.random.choice(NAMES)))
+        self._hang(self._of_hospital(self.random.choice(self.names)))
 
     def trainer_killed(self) -> None:
         """The kernel ends a trainer, for want of memory."""
         self._kill(
-            [pid for pid in self._of_hospital(self.random.choice(NAMES)) if "trainer_daemon" in _command(pid)]
+            [
+                pid
+                for pid in self._of_hospital(self.random.choice(self.names))
+                if "trainer_daemon" in _command(pid)
+            ]
         )
 
     def node_killed(self) -> None:
         """A hospital's node ends."""
         self._kill(
-            [pid for pid in self._of_hospital(self.random.choice(NAMES)) if "supernode" in _command(pid)]
+            [pid for pid in self._of_hospital(self.random.choice(self.names)) if "supernode" in _command(pid)]
         )
 
     def server_killed(self) -> None:
@@ -253,7 +262,7 @@ class Soak:
 
     def key_replaced(self) -> None:
         """A hospital gets another key while the server runs."""
-        name = self.random.choice(NAMES)
+        name = self.random.choice(self.names)
         new = KeyFiles(self.folder / "new")
         make_node_keys(new.folder, [name], force=True)
         self._end(name, signal.SIGTERM)
@@ -377,10 +386,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--encrypted", action="store_true")
+    parser.add_argument("--hospitals", type=int, default=len(NAMES), help="at least four")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        soak = Soak(Path(folder), given.seconds, given.seed, given.encrypted)
+        soak = Soak(Path(folder), given.seconds, given.seed, given.encrypted, given.hospitals)
         try:
             problems = soak.run()
             soak.report()
