@@ -131,8 +131,7 @@ def _reduce(
 ) -> Tensor:
     """D values, each made of its own column of the mixtures.
 
-    By a compiled kernel that mixes and orders where the mixtures share sums; otherwise `reduce` is called with blocks of
-    the mixtures.
+    By a compiled kernel that mixes and orders where the mixtures share sums; otherwise by `reduce`, block by block.
     """
     out, loops = matrix.new_empty(matrix.shape[1]), mixed_loops_for(matrix, len(chosen))
     shared = shared_sums(coefficients) if loops is not None else None

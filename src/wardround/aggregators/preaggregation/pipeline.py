@@ -133,7 +133,7 @@ class Pipeline(Aggregator):
         if self._first_row_step < len(self.steps):  # the rule sees other rows than these
             planned = MeasurementPlan()
         if not planned.gram and not any(step.needs_distances for step in before_rows):
-            return planned
+            return replace(planned, trim=None)  # nobody asks for the middle of rows that are mixed
         # Of averages, a rule that looks at coordinates needs no norms, which projections on the centre would give.
         averages = all(isinstance(step, Mixer) and step.averages for step in before_rows)
         on_centre = planned.anchor is None and not (averages and planned.trim is not None)

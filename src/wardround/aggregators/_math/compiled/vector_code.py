@@ -15,11 +15,22 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wardround.aggregators._math.compiled import TILE
+from wardround.aggregators._math.shared_sums import GROUP, SUMS
 from wardround.aggregators._math.sorting_networks import pruned, sorting_network
 
-__all__ = ["add_tile_products", "exchange_rows", "mean_of_middle", "mean_of_nearest", "mix_tile"]
+__all__ = [
+    "add_places",
+    "add_subsets",
+    "add_tile_products",
+    "exchange_rows",
+    "mean_of_middle",
+    "mean_of_nearest",
+    "mix_tile",
+]
 
 REGISTER_BYTES = 64
+AHEAD = 512
+"""Columns between those that are mixed and those that are called from memory meanwhile."""
 
 INDEX, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 DOUBLE = ir.DoubleType()
@@ -241,6 +252,65 @@ def mix_tile(typing: Any, matrix: Any, weights: Any, out: Any, k: Any, column: A
         return context.get_dummy_value()
 
     return types.void(matrix, weights, out, k, column, target), codegen
+
+
+@intrinsic(prefer_literal=True)
+def add_subsets(
+    typing: Any, matrix: Any, rows: Any, factors: Any, sums: Any, group: Any, column: Any, columns: Any
+) -> Any:
+    """Write the sums of all subsets of a group's rows, times their factors, into SUMS lines of `sums`.
+
+    The rows are those at the places rows[GROUP·group…], from `column` on, so many `columns` (a multiple of a register,
+    known when compiling). A sum's number has a bit for each of its rows. All arrays of values have one precision.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _Columns(context, builder, signature.args[0], args[0])
+        indices = context.make_array(signature.args[1])(context, builder, args[1])
+        shares = _Columns(context, builder, signature.args[2], args[2])
+        target = _Columns(context, builder, signature.args[3], args[3])
+        first = builder.mul(args[4], _index(GROUP))
+        members = [builder.add(first, _index(p)) for p in range(GROUP)]
+        lines = [builder.load(builder.gep(indices.data, [member])) for member in members]
+        scales = [shares.spread(_index(0), member) for member in members]
+        table = builder.mul(args[4], _index(SUMS))
+        for start in range(0, columns.literal_value, source.lanes):
+            place = builder.add(args[5], _index(start))
+            totals: list[Any] = [None] * SUMS
+            for p, (line, scale) in enumerate(zip(lines, scales, strict=True)):
+                source.prefetch(line, builder.add(place, _index(AHEAD)))
+                totals[1 << p] = builder.fmul(source.load(line, place), scale)
+            for number in range(1, SUMS):
+                lowest = number & -number
+                if number != lowest:
+                    totals[number] = builder.fadd(totals[number - lowest], totals[lowest])
+                target.store(totals[number], builder.add(table, _index(number)), _index(start))
+        return context.get_dummy_value()
+
+    return types.void(matrix, rows, factors, sums, group, column, columns), codegen
+
+
+@intrinsic(prefer_literal=True)
+def add_places(typing: Any, sums: Any, places: Any, out: Any, k: Any, count: Any, columns: Any) -> Any:
+    """out[k] = the sum of the lines places[k, 0 … count−1] of `sums`, so many `columns`; both known when compiling."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _Columns(context, builder, signature.args[0], args[0])
+        indices = context.make_array(signature.args[1])(context, builder, args[1])
+        target = _Columns(context, builder, signature.args[2], args[2])
+        first = builder.mul(args[3], _index(count.literal_value))
+        lines = [
+            builder.load(builder.gep(indices.data, [builder.add(first, _index(p))]))
+            for p in range(count.literal_value)
+        ]
+        for start in range(0, columns.literal_value, source.lanes):
+            total = source.load(lines[0], _index(start))
+            for line in lines[1:]:
+                total = builder.fadd(total, source.load(line, _index(start)))
+            target.store(total, args[3], _index(start))
+        return context.get_dummy_value()
+
+    return types.void(sums, places, out, k, count, columns), codegen
 
 
 @intrinsic
