@@ -80,9 +80,23 @@ def test_the_picture_of_a_search_that_found_nothing():
 def test_the_best_worst_case_leads():
     text = leaderboard([findings("krum", 0.4), findings("median", 0.05, "flags")])
     lines = [line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
-    assert lines[0].startswith("| 1 | `median` | 0.850 | 0.800 | 0.050 |")
-    assert lines[1].startswith("| 2 | `krum` | 0.850 | 0.450 | 0.400 |")
-    assert lines[1].endswith("| 25 %* / 5 %* | 0.450, noise + ipm | 2 | 4 |")
+    assert lines[0].startswith("| 1 | `median` | 0.850 | 0.050 | 0.800; ")
+    assert lines[1].startswith(
+        "| 2 | `krum` | 0.850 | 0.400 | 0.450; 25 % noise scale 2 and 75 % ipm eps 0.5; 35 % "
+    )
+    assert lines[1].endswith("from round 3; 25 %* / 5 %* | 0.450, noise + ipm | – | 2 | 4 |")
+
+
+def test_a_backdoor_is_shown_beside_the_attack_that_costs_most_of_the_metric():
+    plain = findings("krum", 0.3)
+    gains = tuple(Outcome(seed=200 + i, value=0.84, loss=0.7, backdoor=0.7) for i in range(2))
+    backdoor = {"name": "ipm", "fraction": 0.4, "start": 1, "keep": "residual"}
+    both = plain.model_copy(
+        update={"trials": (*plain.trials, Tried(number=4, attack=backdoor, outcomes=gains, state="complete"))}
+    )
+    (line,) = [line for line in leaderboard([both]).splitlines() if line.startswith("| 1 |")]
+    assert line.startswith("| 1 | `krum` | 0.850 | 0.700 (backdoor) | 0.550; 25 % noise")
+    assert line.endswith("| 0.550, noise + ipm | 0.700, ipm (keeps its residual) | 3 | 5 |")
 
 
 def test_a_rule_with_parameters_of_its_own_is_told_apart():
@@ -124,4 +138,4 @@ def test_settings_are_named_beside_the_attack():
     text = page(elsewhere)
     assert "75 % ipm eps 0.5; in training.optimizer sgd |" in text
     assert "is 0.850 (training.optimizer adam), 0.950 (training.optimizer sgd)." in text
-    assert "| 0.950 | 0.550 |" in leaderboard([elsewhere]), "clean is that of the worst setting"
+    assert "| 0.950 | 0.300 | 0.550; " in leaderboard([elsewhere]), "clean is that of the worst setting"

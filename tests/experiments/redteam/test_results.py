@@ -42,7 +42,7 @@ def test_what_does_harm_is_kept_as_a_matrix(plan, tried, tiny, tmp_path):
         ),
     )
     assert [t.number for t in found.kept] == [3, 1, 0]
-    assert found.worst_without_the_rule().number == 1
+    assert found.lowest(with_copy=False).number == 1
     found.write(tmp_path)
     runs = expand(read_yaml(tmp_path / "harmful.yaml"))
     assert [config.attack["name"] for config in runs] == ["none", "mix", "sign-flip", "sign-flip"]

@@ -71,7 +71,10 @@ def worst_table(findings: Findings) -> Table:
 
 
 def leaderboard(teams: Sequence[Findings]) -> str:
-    """The worst case of every rule, the best of them first, as Markdown."""
+    """The worst case of every rule, the best of them first, as Markdown.
+
+    An attack's loss is what it takes from the metric or what its backdoor gains. Both worst cases are shown.
+    """
     first = teams[0].plan
     for findings in teams:
         theirs = findings.plan.setting
@@ -85,17 +88,15 @@ def leaderboard(teams: Sequence[Findings]) -> str:
         key=lambda f: (f.worst[0].loss - f.clean_value_in(f.worst[0].setting), f.plan.rule),
     )
     lines = [
-        f"| {place} | `{f.plan.rule}` | {f.clean_value_in(f.worst[0].setting):.3f} | {f.worst[0].value:.3f} "
-        f"| {_lost(f.worst[0])} | {_in_full(f.worst[0].attack)}{_where(f, f.worst[0])} | {_rates(f.worst[0])} "
-        f"| {_without_the_rule(f)} | {len(f.harmful)} | {_tried(f)} |"
+        f"| {place} | `{f.plan.rule}` | {f.clean_value_in(f.worst[0].setting):.3f} | {_lost(f.worst[0])} "
+        f"| {_lowest(f)} | {_without_the_rule(f)} | {_best_backdoor(f)} | {len(f.harmful)} | {_tried(f)} |"
         for place, f in enumerate(ranked, start=1)
     ]
+    lowest = [tried for f in ranked if (tried := f.lowest()) is not None]
     return (
-        f"| | rule | {first.metric} clean | in the worst case | lost | the attack | detected / false alarms "
-        f"| worst without a copy of the rule | harmful | tried |\n|---|---|---|---|---|---|---|---|---|---|\n"
-        + "\n".join(lines)
-        + "\n"
-        + _footnote([f.worst[0] for f in ranked])
+        f"| | rule | {first.metric} clean | lost in the worst case | lowest {first.metric}; the attack; detected / "
+        f"false alarms | lowest without a copy of the rule | most gained by a backdoor | harmful | tried |\n"
+        f"|---|---|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n" + _footnote(lowest)
     )
 
 
@@ -151,9 +152,27 @@ def _in_full(attack: Mapping[str, Any]) -> str:
     return f"{words(attack)}; {_percent(attack['fraction'])} from round {attack['start']}"
 
 
+def _lowest(findings: Findings) -> str:
+    tried = findings.lowest()
+    if tried is None:
+        return "–"
+    return f"{tried.value:.3f}; {_in_full(tried.attack)}{_where(findings, tried)}; {_rates(tried)}"
+
+
 def _without_the_rule(findings: Findings) -> str:
-    worst = findings.worst_without_the_rule()
-    return "–" if worst is None else f"{worst.value:.3f}, {worst.name}"
+    tried = findings.lowest(with_copy=False)
+    return "–" if tried is None else f"{tried.value:.3f}, {tried.name}{_kept(tried)}"
+
+
+def _best_backdoor(findings: Findings) -> str:
+    tried = findings.best_backdoor()
+    return "–" if tried is None else f"{tried.backdoor:.3f}, {tried.name}{_kept(tried)}"
+
+
+def _kept(tried: Tried) -> str:
+    """What crafted rows keep of the honest ones, if anything."""
+    keep = tried.attack.get("keep", "nothing")
+    return "" if keep == "nothing" else f" (keeps its {keep})"
 
 
 def _tried(findings: Findings) -> str:

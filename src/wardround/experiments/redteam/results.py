@@ -68,6 +68,12 @@ class Tried(Parameters):
         return fmean(outcome.value for outcome in self.outcomes)
 
     @property
+    def backdoor(self) -> float | None:
+        """What its backdoor gained, mean over the seeds; None where it has none."""
+        gained = [outcome.backdoor for outcome in self.outcomes if outcome.backdoor is not None]
+        return fmean(gained) if gained else None
+
+    @property
     def name(self) -> str:
         """The attack's name; both names of a mixture."""
         parts = self.attack.get("parts", ())
@@ -125,9 +131,19 @@ class Findings(Parameters):
         """What cost more than a little on all seeds, the worst first: what a better rule must stand."""
         return [tried for tried in self.ranked if tried.loss > HARMFUL]
 
-    def worst_without_the_rule(self) -> Tried | None:
-        """The worst attack whose attackers own no copy of the rule they attack."""
-        return next((tried for tried in self.ranked if not tried.knows_defence), None)
+    def lowest(self, with_copy: bool = True) -> Tried | None:
+        """The attack that costs most of the metric, whatever a backdoor gains; None where none was run on every seed.
+
+        Args:
+            with_copy: Count attackers, too, who own a copy of the rule they attack.
+        """
+        counted = [tried for tried in self.ranked if with_copy or not tried.knows_defence]
+        return max(counted, key=lambda t: self.clean_value_in(t.setting) - t.value, default=None)
+
+    def best_backdoor(self) -> Tried | None:
+        """The attack whose backdoor gains most; None where none was run on every seed."""
+        counted = [tried for tried in self.ranked if tried.backdoor is not None]
+        return max(counted, key=lambda tried: tried.backdoor or 0.0, default=None)
 
     def worst_so_far(self) -> list[float | None]:
         """After each trial the greatest loss of a complete one; None before the first."""
