@@ -32,6 +32,7 @@ __all__ = [
     "KnowledgeLevel",
     "LocalData",
     "MetricsAttack",
+    "OutcomePart",
     "Parameters",
     "Range",
     "describe",
@@ -49,6 +50,17 @@ class KnowledgeLevel(StrEnum):
     OWN = "own"
     COLLUDERS = "colluders"
     OMNISCIENT = "omniscient"
+
+
+@dataclass(frozen=True)
+class OutcomePart:
+    """Which outcome the rows are parts of, where updates are split by outcome."""
+
+    index: int
+    outcomes: int
+    """How many there are."""
+    is_rarest: bool
+    """Have the clients fewer patients of it than of any other?"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,8 @@ class Knowledge:
     """What the visible clients honestly measured, one value per row of `honest` (of `own` where that is None)."""
     defence: Defence | None = None
     """A copy of the defender's rule to try rows on; only for attacks that declare `knows_defence`."""
+    outcome: OutcomePart | None = None
+    """Which outcome the rows are parts of; None: they are whole updates."""
 
     def generator(self, row: int) -> torch.Generator:
         """The random generator of one crafted row: the same for the same (seed, round, client)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from wardround.attacks.base import OutcomePart
 from wardround.attacks.campaign import Campaign
 from wardround.randomness import seed_for
 from wardround.updates import Parts
@@ -29,7 +30,8 @@ class OutcomeCampaigns:
     ) -> tuple[Parts, Mapping[str, Tensor]]:
         """The parts as they are sent, and what is reported with them.
 
-        Who sends a part of an outcome that it has no patient of, claims as many of them as the median holder has.
+        Who sends a part of an outcome that it has no patient of, claims as many of them as the median holder has, and
+        as many fewer of the outcome it has most of: counts that do not add up would give it away.
 
         Args:
             parts: Honest parts of N clients.
@@ -40,11 +42,17 @@ class OutcomeCampaigns:
             self.of_outcome = [self._copy(outcome) for outcome in range(outcomes)]
         rows, counts = parts.rows.clone(), parts.counts.clone()
         reports: Mapping[str, Tensor] = {}
+        rarest = int(parts.counts.nansum(0).argmin())
         for outcome, campaign in enumerate(self.of_outcome):
+            campaign.outcome = OutcomePart(outcome, outcomes, outcome == rarest)
             rows[:, outcome], reports = strike(campaign, parts.rows[:, outcome], outcome)
             held = counts[:, outcome] > 0
-            claimed = ~held & rows[:, outcome].any(1)
-            counts[claimed, outcome] = float(counts[held, outcome].median()) if bool(held.any()) else 1.0
+            claimed = (~held & rows[:, outcome].any(1)).nonzero().flatten()
+            most, of = counts[claimed].nan_to_num(0.0).max(1)
+            usual = float(counts[held, outcome].median()) if bool(held.any()) else 1.0
+            claims = (most - 1).clamp(1.0, usual)
+            counts[claimed, of] -= claims
+            counts[claimed, outcome] = claims
         return Parts(rows, counts), reports
 
     def _copy(self, outcome: int) -> Campaign:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData
+from wardround.attacks.base import Attack, Defence, Knowledge, KnowledgeLevel, LocalData, OutcomePart
 from wardround.errors import ContractError, ParameterError, did_you_mean
 from wardround.randomness import selection_generator, torch_generator
 from wardround.registry import source_of
@@ -54,6 +54,8 @@ class Campaign:
     seed: int = 0
     is_expected: bool = False
     """Somebody is meant to attack: a share above zero was asked for, even if it rounds to no client."""
+    outcome: OutcomePart | None = None
+    """Which outcome's parts the attackers craft; None: whole updates."""
     _poisoned: dict[str, LocalData] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class Campaign:
             "start": self.start,
             "total_clients": total_clients,
             "seed": self.seed,
+            "outcome": self.outcome,
         }
         reported = dict(metrics)
         crafted: list[tuple[list[int], Tensor]] = []
