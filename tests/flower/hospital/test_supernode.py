@@ -187,3 +187,30 @@ def test_a_file_that_is_no_key(tmp_path):
     (tmp_path / "key").write_text("nonsense")
     with pytest.raises(ConfigError, match="not a private key"):
         read_private_key(tmp_path / "key")
+
+
+def test_a_node_is_not_there_before_its_trainer_is(tmp_path, monkeypatch):
+    """A server that knows the hospital would send it an order, whose deadline runs while the trainer still compiles."""
+    from wardround.flower.hospital.trainer_daemon import TrainerDaemon
+
+    socket, listening, tries = tmp_path / "trainer", [], threading.Event()
+    monkeypatch.setattr(supernode.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(Node, "run", lambda node: listening.append(node.ask(b"order")))
+    monkeypatch.setattr(
+        "wardround.flower.hospital.trainer_daemon.time.sleep", lambda seconds: tries.set()
+    )  # so it has asked, and nobody listened
+    options = [
+        "--superlink",
+        "127.0.0.1:1",
+        "--node-id-file",
+        str(tmp_path / "id"),
+        "--trainer-socket",
+        str(socket),
+    ]
+    thread = threading.Thread(target=supernode.main, args=[options])
+    thread.start()
+    assert tries.wait(60)
+    assert listening == []
+    threading.Thread(target=TrainerDaemon(socket, bytes.upper).serve_forever, daemon=True).start()
+    thread.join(60)
+    assert listening == [b"ORDER"]

@@ -28,7 +28,7 @@ from google.protobuf.message import Message as Protobuf
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.flower.environment import release_memory
-from wardround.flower.hospital.trainer_daemon import ask
+from wardround.flower.hospital.trainer_daemon import ask, wait_for_trainer
 from wardround.flower.messages import BLOB, HEAD_JSON, Note, pack
 from wardround.flower.wire import FLEET, Connection, RefusedRequest, Signer, config_record, reply_objects
 from wardround.flower.wire import read_config_record as read_record
@@ -322,6 +322,9 @@ def main(arguments: list[str] | None = None) -> None:
             options.node_id_file,
         )
         with contextlib.suppress(KeyboardInterrupt):
+            wait_for_trainer(
+                socket
+            )  # a server that knows this hospital sends an order as soon as it is there
             node.run()
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)

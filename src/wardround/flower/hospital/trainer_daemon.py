@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -21,7 +22,7 @@ from pathlib import Path
 from wardround.errors import WardroundError
 from wardround.flower.environment import release_memory
 
-__all__ = ["SOCKET_VARIABLE", "TrainerDaemon", "ask", "trainer_socket"]
+__all__ = ["SOCKET_VARIABLE", "TrainerDaemon", "ask", "trainer_socket", "wait_for_trainer"]
 
 SOCKET_VARIABLE = "WARDROUND_TRAINER_SOCKET"
 """The environment variable that names the trainer's socket to a client app."""
@@ -104,6 +105,11 @@ def ask(path: Path, request: bytes, patience: float = PATIENCE) -> bytes:
     if reply[:1] != OK:
         raise WardroundError(reply[1:].decode(errors="replace"))
     return reply[1:]
+
+
+def wait_for_trainer(path: Path) -> None:
+    """Wait until the trainer listens: its data are loaded and its engine is compiled, so that it answers in time."""
+    _connect(Path(path), math.inf).close()
 
 
 def trainer_socket() -> Path | None:
