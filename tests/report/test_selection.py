@@ -79,6 +79,13 @@ def test_the_page_says_what_it_leaves_out_and_where_it_is(made, small_limits):
     assert f"The first {ROWS} of 60 rows; `wardround analyze RUNS --out TABLES` writes all of them." in text
 
 
+def test_long_tables_are_folded(made, monkeypatch):
+    contents = collect(made(2, 2, 2, 1))
+    assert "<h3>dirichlet α 1</h3>" in page(contents, "short")
+    monkeypatch.setattr("wardround.report.page.ROWS_UNFOLDED", 5)
+    assert "<details><summary>dirichlet α 1 <small>4 rows</small></summary>" in page(contents, "long")
+
+
 def test_a_page_of_few_runs_leaves_nothing_out(made):
     contents = collect(made(1, 3, 2, 2))
     assert not contents.omitted

@@ -65,7 +65,8 @@ class Run:
         self.folder, self.at = folder, at
         self.config: dict[str, Any] = folder.config()
         self.record: dict[str, Any] = self.config.get("record", {})
-        # Parameters that differ among the loaded runs and so belong into the labels: see `load_runs`.
+        # Parameters that differ among the loaded runs and so belong into the labels: see `load_runs`. The labels
+        # `method`, `attack` and `setting` are made once, after that.
         self.method_keys: tuple[str, ...] = ()
         self.attack_keys: tuple[str, ...] = ()
         self.fault_keys: tuple[str, ...] = ()
@@ -119,14 +120,14 @@ class Run:
         rule = rule_class(self.config)
         return rule is not None and rule.needs_attackers
 
-    @property
+    @cached_property
     def method(self) -> str:
         """The rule's name, with the parameters in which runs of the same rule differ."""
         return _with_parameters(
             pipeline_name(self.config["aggregator"]), _parameters(self.config["aggregator"]), self.method_keys
         )
 
-    @property
+    @cached_property
     def attack(self) -> str:
         """The attack, and the fault, in a few words: name, parts, share and onset."""
         return " ".join(self.attack_parts)
@@ -165,7 +166,7 @@ class Run:
         name = f"{attack['name']} ({parts})" if parts else attack["name"]
         return [self._named(name, "attack", self.attack_keys), self._share(self.byzantine), *onset]
 
-    @property
+    @cached_property
     def setting(self) -> str:
         """What makes runs comparable apart from rule, attack and seed: dataset, partition, clients and so on."""
         return " · ".join(self.setting_parts)

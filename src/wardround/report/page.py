@@ -23,6 +23,7 @@ from wardround.report.selection import BROAD, ELSEWHERE, spread
 
 __all__ = ["page", "write_page"]
 
+ROWS_UNFOLDED = 150  # more rows of rules and attacks are folded: the figures are below them
 ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 """What has a meaning in HTML, written as JSON's own escapes: it occurs in strings only."""
 
@@ -139,11 +140,16 @@ def _comparisons(contents: Contents) -> str:
         by_setting.setdefault(line.setting, []).append(line)
     opening = contents.opening
     shown = spread(sorted(by_setting.items()), BROAD.settings)
-    parts = [
-        (f"<h3>{html.escape(opening.settings[setting])}</h3>" if len(by_setting) > 1 else "")
-        + comparison_table(lines, opening.attacks)
-        for setting, lines in shown
-    ]
+    folds = sum(len(lines) for _, lines in shown) > ROWS_UNFOLDED
+    parts = []
+    for setting, lines in shown:
+        name = html.escape(opening.settings[setting] if len(by_setting) > 1 else "")
+        content = comparison_table(lines, opening.attacks)
+        if folds:
+            summary = f"{name or 'Every rule under every attack'} <small>{len(lines)} rows</small>"
+            parts.append(f"<details><summary>{summary}</summary>{content}</details>")
+        else:
+            parts.append((f"<h3>{name}</h3>" if name else "") + content)
     some = f" {len(shown)} of {len(by_setting)} settings." if len(shown) < len(by_setting) else ""
     return (
         "<section><h2>All rules and attacks</h2><p>Means over seeds; Δ is what the attack cost, clean minus "

@@ -18,7 +18,9 @@ from wardround.analysis.runs import CLEAN, Run
 __all__ = ["BROAD", "ELSEWHERE", "NARROW", "ROWS_SHOWN", "Limits", "Selection", "select", "spread"]
 
 ROWS_SHOWN = 600  # of a table on the page
-ELSEWHERE = "All numbers: `wardround analyze RUNS --out TABLES`. Other figures: `wardround report` of fewer run folders."
+ELSEWHERE = (
+    "All numbers: `wardround analyze RUNS --out TABLES`. Other figures: `wardround report` of fewer folders."
+)
 
 T = TypeVar("T")
 
