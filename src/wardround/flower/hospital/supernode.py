@@ -322,9 +322,8 @@ def main(arguments: list[str] | None = None) -> None:
             options.node_id_file,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            wait_for_trainer(
-                socket
-            )  # a server that knows this hospital sends an order as soon as it is there
+            # A server that knows this hospital sends an order as soon as it is there.
+            wait_for_trainer(socket)
             node.run()
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)
