@@ -1,5 +1,7 @@
 """FLDetector: its L-BFGS estimate, its scores, and when it accuses."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -46,3 +48,20 @@ def test_a_client_that_was_away_comes_back(missing):
         out = rule.aggregate(Updates(rows).select(present), t, global_weights=w)
         w = w + out.delta
         assert out.skipped is None
+
+
+def test_the_result_is_that_of_the_flags_whoever_was_flagged_before():
+    """The sum is made with the flags of the last round, and again where they have changed."""
+    rule, w = aggregators.create("fldetector", window=3), torch.zeros(40)
+    honest = torch.randn(8, 40, generator=torch.Generator().manual_seed(0))
+    seen = []
+    for t in range(1, 20):
+        rows = honest.clone()
+        if t < 10:
+            rows[0] = torch.randn(40, generator=torch.Generator().manual_seed(t))
+        out = rule.aggregate(Updates(rows), t, global_weights=w)
+        torch.testing.assert_close(out.delta, (out.weights @ rows.double()).float())
+        assert (out.weights[out.flags] == 0).all()
+        seen.append(bool(out.flags[0]))
+        w = w + out.delta
+    assert {(False, True), (True, True), (True, False)} <= set(itertools.pairwise(seen))

@@ -79,6 +79,8 @@ class FlDetector(Aggregator):
         self.aggregate_before: Tensor | None = None
         self.pairs = SecantPairs(self.params.window)
         """Changes of the global weights, and of the aggregate."""
+        self._left_out: set[str] = set()
+        """Who was flagged last: a guess of who will be, which saves a read of the rows where it is right."""
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         weights = context.global_weights
@@ -86,15 +88,23 @@ class FlDetector(Aggregator):
         weights = weights.to(updates.dtype)
         move = None if self._starts_anew(weights) or self.weights is None else weights - self.weights
         expected = None if move is None else self.pairs.estimate(move)
-        self._compare(updates, expected)
+        guess = self._shares(updates, torch.tensor([client in self._left_out for client in updates.clients]))
+        delta = self._compare(updates, expected, guess)
         scores = self._scores(updates.clients)
         flags = self._verdict(scores, context.round)
-        shares = sample_weights(updates, self.params.sample_cap) * ~flags
-        total = shares.sum()
-        shares = shares / total if total > 0 else (~flags).double() / (~flags).sum()
-        delta = context.measurements.weighted_sum(shares)
+        shares = self._shares(updates, flags)
+        if not torch.equal(shares, guess):
+            delta = context.measurements.weighted_sum(shares)
+        self._left_out = {client for client, flag in zip(updates.clients, flags, strict=True) if flag}
         self._remember(weights, move, delta)
         return Aggregation(delta, weights=shares, scores=scores, flags=flags)
+
+    def _shares(self, updates: Updates, flags: Tensor) -> Tensor:
+        """N weights of FedAvg without the flagged; of all where all are."""
+        kept = ~flags if not bool(flags.all()) else torch.ones_like(flags)
+        shares = sample_weights(updates, self.params.sample_cap) * kept
+        total = shares.sum()
+        return shares / total if total > 0 else kept.double() / kept.sum()
 
     def _starts_anew(self, weights: Tensor) -> bool:
         """Is this another model than the one remembered?"""
@@ -104,19 +114,24 @@ class FlDetector(Aggregator):
         self.weights, self.aggregate_before, self.rounds = None, None, 0
         return True
 
-    def _compare(self, updates: Updates, expected: Tensor | None) -> None:
-        """Add each client's distance from its prediction, and remember its row; a client without a past has none."""
+    def _compare(self, updates: Updates, expected: Tensor | None, shares: Tensor) -> Tensor:
+        """Add each client's distance from its prediction, and remember its row; a client without a past has none.
+
+        Returns:
+            D values: the sum of the rows by these shares.
+        """
         past, known = self.rows.matrix_of(updates.clients, updates.matrix)
-        squared = distances_and_replace(past, updates.matrix, expected)[known]
+        squared, combined = distances_and_replace(past, updates.matrix, expected, shares)
         if expected is None or not bool(known.any()):
-            return
-        distances = squared.sqrt().nan_to_num(FAR, FAR).clamp(max=FAR)
+            return combined
+        distances = squared[known].sqrt().nan_to_num(FAR, FAR).clamp(max=FAR)
         total = float(distances.sum())
         for i, distance in zip(known.nonzero().flatten().tolist(), distances.tolist(), strict=True):
             own = self.distances.setdefault(updates.clients[i], [])
             own.append(distance / total if total > 0 else 1 / len(distances))
             del own[: -self.params.window]
         self.rounds += 1
+        return combined
 
     def _scores(self, clients: tuple[str, ...] | list[str] | Any) -> Tensor:
         """N mean distances; 0 for who has none yet."""
@@ -135,8 +150,10 @@ class FlDetector(Aggregator):
 
     def _remember(self, weights: Tensor, move: Tensor | None, delta: Tensor) -> None:
         if move is not None and self.aggregate_before is not None:
-            self.pairs.append(move, delta - self.aggregate_before)
-        self.weights, self.aggregate_before = weights.clone(), delta.clone()
+            self.pairs.append(move, torch.sub(delta, self.aggregate_before, out=self.aggregate_before))
+        # Into the old places: memory that was never touched costs more than a copy.
+        self.weights = _copied(weights, self.weights)
+        self.aggregate_before = _copied(delta, self.aggregate_before)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -152,5 +169,12 @@ class FlDetector(Aggregator):
         self.rows = ClientRows(state["rows"])
         self.distances = {client: list(past) for client, past in state["distances"].items()}
         self.rounds = state["rounds"]
-        self.weights, self.aggregate_before = state["weights"], state["aggregate"]
+        weights, aggregate = state["weights"], state["aggregate"]
+        self.weights = None if weights is None else weights.clone()
+        self.aggregate_before = None if aggregate is None else aggregate.clone()
         self.pairs.load_state_dict(state)
+
+
+def _copied(values: Tensor, into: Tensor | None) -> Tensor:
+    """D values in a place of their own."""
+    return values.clone() if into is None else into.copy_(values)

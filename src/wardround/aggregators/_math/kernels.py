@@ -359,35 +359,39 @@ def squared_distances(updates: Updates, geometry: CentredGram | None = None) -> 
     return squared
 
 
-def distances_and_replace(past: Tensor, matrix: Tensor, step: Tensor | None) -> Tensor:
-    """Compute ‖U_i − (P_i + e)‖² of every row, and then put U in the place of P, in one pass over both.
+def distances_and_replace(
+    past: Tensor, matrix: Tensor, step: Tensor | None, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute ‖U_i − (P_i + e)‖² and Σ_i weight_i · U_i, and put U in the place of P, in one pass over both.
 
     Args:
         past: P, N × D rows; overwritten.
         matrix: U, N × D rows.
-        step: e, D values; None: only put U in the place of P.
+        step: e, D values; None: no distances.
+        weights: N values.
 
     Returns:
-        N values in float64; zeros without a step.
+        N squared distances in float64, zeros without a step, and the D values of `weighted_sum`, to the bit.
     """
     n, d = matrix.shape
     ranges, loops = column_ranges(d), loops_for(matrix)
     totals = torch.zeros(len(ranges), n, dtype=torch.float64)
-    if step is None:
-        past.copy_(matrix)
-    elif loops is not None and loops_for(past) is not None:
-        arrays = past.numpy(), matrix.numpy(), step.to(matrix.dtype).numpy()
-        sums = totals.numpy()
-        for_each_range(d, lambda part, a, b: loops.add_distances_and_replace(*arrays, sums[part], a, b))
-    else:
+    precision = summing_precision(matrix, weights)
+    if step is not None and loops is not None and loops_for(past) is not None:
+        total = matrix.new_empty(d)
+        arrays = past.numpy(), matrix.numpy(), step.to(matrix.dtype).numpy(), weights.to(precision).numpy()
+        sums, out = totals.numpy(), total.numpy()
+        for_each_range(d, lambda part, a, b: loops.add_distances_and_replace(*arrays, sums[part], out, a, b))
+        return totals.sum(0), total
+    if step is not None:
         width = max(1, WIDENED // n)
         for part, (start, stop) in enumerate(ranges):
             for a in range(start, stop, width):
                 b = min(a + width, stop)
                 apart = matrix[:, a:b].double().sub_(past[:, a:b]).sub_(step[a:b].to(matrix.device))
                 totals[part] += torch.linalg.vector_norm(apart, dim=1).square().cpu()
-        past.copy_(matrix)
-    return totals.sum(0)
+    past.copy_(matrix)
+    return totals.sum(0), weighted_sum(matrix, weights)
 
 
 def _pair_distances(matrix: Tensor, pairs: Tensor) -> Tensor:

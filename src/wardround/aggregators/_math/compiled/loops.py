@@ -302,21 +302,31 @@ def _add_dots_with_two(matrix: Any, first: Any, second: Any, dots: Any, start: i
     v, w = first[start:stop], second[start:stop]
     n = matrix.shape[0]
     i = 0
-    while i + 2 <= n:
+    while i + 4 <= n:
         r0, r1 = matrix[i, start:stop], matrix[i + 1, start:stop]
-        v0, v1, w0, w1 = 0.0, 0.0, 0.0, 0.0
+        r2, r3 = matrix[i + 2, start:stop], matrix[i + 3, start:stop]
+        v0, v1, v2, v3 = 0.0, 0.0, 0.0, 0.0
+        w0, w1, w2, w3 = 0.0, 0.0, 0.0, 0.0
         for c in range(stop - start):
             y, z = np.float64(v[c]), np.float64(w[c])
-            x0, x1 = np.float64(r0[c]), np.float64(r1[c])
+            x0, x1, x2, x3 = np.float64(r0[c]), np.float64(r1[c]), np.float64(r2[c]), np.float64(r3[c])
             v0 += x0 * y
             v1 += x1 * y
+            v2 += x2 * y
+            v3 += x3 * y
             w0 += x0 * z
             w1 += x1 * z
+            w2 += x2 * z
+            w3 += x3 * z
         dots[0, i] += v0
         dots[0, i + 1] += v1
+        dots[0, i + 2] += v2
+        dots[0, i + 3] += v3
         dots[1, i] += w0
         dots[1, i + 1] += w1
-        i += 2
+        dots[1, i + 2] += w2
+        dots[1, i + 3] += w3
+        i += 4
     while i < n:
         r0 = matrix[i, start:stop]
         v0, w0 = 0.0, 0.0
@@ -407,26 +417,48 @@ def _add_pair_distances(matrix: Any, pairs: Any, totals: Any, start: int, stop: 
             totals[k] += total
 
 
-def _add_distances_and_replace(past: Any, matrix: Any, step: Any, totals: Any, start: int, stop: int) -> None:
+def _add_distances_of(past: Any, matrix: Any, step: Any, totals: Any, start: int, stop: int) -> None:
     """totals[i] += ‖matrix[i] − past[i] − step‖², wholly in float64, and then past[i] = matrix[i].
 
-    `past` and `matrix` are N × D, `step` has D values, `totals` N.
+    Two long rows at a time: the memory is a third faster than with one.
     """
     e = step[start:stop]
-    for i in range(matrix.shape[0]):
-        row, before = matrix[i, start:stop], past[i, start:stop]
-        total = 0.0
+    n = matrix.shape[0]
+    for i in range(0, n, 2):
+        j = min(i + 1, n - 1)  # a row that is left over goes with itself
+        r0, r1 = matrix[i, start:stop], matrix[j, start:stop]
+        p0, p1 = past[i, start:stop], past[j, start:stop]
+        t0, t1 = 0.0, 0.0
         for c in range(stop - start):
-            x = row[c]
-            difference = np.float64(x) - np.float64(before[c]) - np.float64(e[c])
-            total += difference * difference
-            before[c] = x
-        totals[i] += total
+            y, x0, x1 = np.float64(e[c]), r0[c], r1[c]
+            d0 = np.float64(x0) - np.float64(p0[c]) - y
+            d1 = np.float64(x1) - np.float64(p1[c]) - y
+            t0 += d0 * d0
+            t1 += d1 * d1
+            p0[c] = x0
+            p1[c] = x1
+        totals[i] += t0
+        if j > i:
+            totals[j] += t1
+
+
+def _add_distances_and_replace(
+    past: Any, matrix: Any, step: Any, weights: Any, totals: Any, out: Any, start: int, stop: int
+) -> None:
+    """As `add_distances_of`, and out[c] = Σ_i weights[i] · matrix[i, c] while the rows are in the cache.
+
+    `past` and `matrix` are N × D, `step` and `out` have D values, `weights` and `totals` N.
+    """
+    for a in range(start, stop, 4 * RUN):
+        b = min(a + 4 * RUN, stop)
+        add_distances_of(past, matrix, step, totals, a, b)
+        sum_rows(matrix, weights, out, a, b)
 
 
 add_rows = compiled_loop(_add_rows)
-add_distances_and_replace = compiled_loop(_add_distances_and_replace, reorder=True)
+add_distances_of = compiled_loop(_add_distances_of, reorder=True)
 sum_rows = compiled_loop(_sum_rows)
+add_distances_and_replace = compiled_loop(_add_distances_and_replace)
 mix_rows = compiled_loop(_mix_rows)
 add_signed = compiled_loop(_add_signed)
 add_squared_norms = compiled_loop(_add_squared_norms, reorder=True)
