@@ -132,6 +132,8 @@ def words(attack: Mapping[str, Any]) -> str:
 
     >>> words({"name": "alie", "fraction": 0.4, "start": 1, "k": -3.0, "match_norm": True})
     'alie k -3, match_norm'
+    >>> words({"name": "ipm", "fraction": 0.4, "start": 1, "eps": 0.5, "keep": "residual"})
+    'ipm eps 0.5, keeps its residual'
     """
     if attack["name"] == "mix":
         parts = [f"{_percent(part['share'])} {words({**part, 'share': None})}" for part in attack["parts"]]
@@ -143,6 +145,8 @@ def words(attack: Mapping[str, Any]) -> str:
 def _parameter(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return key if value else ""
+    if key == "keep":
+        return "" if value == "nothing" else f"keeps its {value}"
     if isinstance(value, str):
         return value
     return "" if value is None else f"{key} {value:g}"
@@ -171,8 +175,8 @@ def _best_backdoor(findings: Findings) -> str:
 
 def _kept(tried: Tried) -> str:
     """What crafted rows keep of the honest ones, if anything."""
-    keep = tried.attack.get("keep", "nothing")
-    return "" if keep == "nothing" else f" (keeps its {keep})"
+    keeps = _parameter("keep", tried.attack.get("keep", "nothing"))
+    return f" ({keeps})" if keeps else ""
 
 
 def _tried(findings: Findings) -> str:
