@@ -5,20 +5,18 @@ import re
 import pytest
 import torch
 
-from wardround import Aggregation, Updates
+from wardround import Aggregation, Updates, aggregators
 from wardround.aggregators.base import Aggregator, ScalarRule, registry
-from wardround.errors import ContractError
+from wardround.errors import ContractError, TooFewClients
 
 N, D = 4, 3
 
 
 @pytest.fixture
-def wrong_rule(monkeypatch):
+def wrong_rule(registries):
     """Make a registered rule that returns whatever is given."""
 
     def make(result):
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
-
         @registry.register("wrong")
         class Wrong(Aggregator):
             def combine(self, updates, context):
@@ -112,3 +110,31 @@ def test_a_rule_without_its_methods_is_refused_when_it_is_registered():
 def test_an_abstract_rule_cannot_be_built():
     with pytest.raises(TypeError, match="abstract"):
         Aggregator()
+
+
+def test_as_many_clients_as_a_rule_needs_are_enough():
+    """Krum needs 2f + 3: five with f = 1. Whoever needs nothing needs one client."""
+    krum = aggregators.create("krum", f=1)
+    krum.check(5)
+    with pytest.raises(TooFewClients, match=r"N ≥ 2f\+3 = 5 with f=1, got N=4"):
+        krum.check(4)
+    mean = aggregators.create("mean")
+    mean.check(1)
+    with pytest.raises(TooFewClients):
+        mean.check(0)
+
+
+@pytest.mark.parametrize(("malformed", "is_skipped"), [(1, False), (2, True)])
+def test_so_are_as_many_well_formed_rows(malformed, is_skipped):
+    rows = torch.randn(6, D, generator=torch.Generator().manual_seed(0))
+    rows[:malformed] = torch.nan
+    out = aggregators.create("krum", f=1).aggregate(Updates(rows))
+    assert (out.skipped is not None) is is_skipped
+    assert bool(out.delta.any()) is not is_skipped
+
+
+def test_f_is_a_fifth_of_the_clients_where_nobody_says_it():
+    rule = aggregators.create("krum")
+    assert [rule.byzantine(clients) for clients in (4, 5, 14, 15)] == [0, 1, 2, 3]
+    assert aggregators.create("krum", f=2).byzantine(15) == 2
+    assert aggregators.create("krum", f="auto").byzantine(15) == 6, "15 ≥ 2·6 + 3"

@@ -3,6 +3,7 @@
 import torch
 
 from wardround import Layout, Updates, aggregators
+from wardround.aggregators.base import Context
 from wardround.aggregators.deepsight import _cosine_distances, output_layer
 
 LAYOUT = Layout(("hidden.weight", "hidden.bias", "out.weight", "out.bias"), ((4, 3), (4,), (5, 4), (5,)))
@@ -85,3 +86,15 @@ def test_cosine_distances_do_not_see_lengths():
         ]
     ).double()
     torch.testing.assert_close(_cosine_distances(rows), expected)
+
+
+def test_division_differences_are_mean_quotients_of_the_outputs():
+    outputs = {0.0: [[2.0, 4.0], [1.0, 4.0]], 1.0: [[3.0, 2.0], [2.0, 6.0]], 2.0: [[2.0, 4.0], [1.0, 4.0]]}
+    context = Context(
+        1, 2, global_weights=torch.zeros(1), predict=lambda weights: torch.tensor(outputs[float(weights[0])])
+    )
+    found = aggregators.create("deepsight")._division_differences(
+        Updates(torch.tensor([[1.0], [2.0]])), context
+    )
+    expected = torch.tensor([[(3 / 2 + 2 / 1) / 2, (2 / 4 + 6 / 4) / 2], [1.0, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)

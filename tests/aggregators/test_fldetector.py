@@ -65,3 +65,16 @@ def test_the_result_is_that_of_the_flags_whoever_was_flagged_before():
         seen.append(bool(out.flags[0]))
         w = w + out.delta
     assert {(False, True), (True, True), (True, False)} <= set(itertools.pairwise(seen))
+
+
+def test_scores_are_shares_of_the_distances_from_the_predictions():
+    """The model moves by one step a round, which changed the aggregate by (3, 0) and is expected to do so again."""
+    rule = aggregators.create("fldetector", window=2)
+    step, change = torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])
+    rows = torch.tensor([[1.0, 2.0], [0.0, -1.0], [5.0, 0.5]])
+    surprises = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-4.0, 0.0]])
+    for t, sent in enumerate((rows, rows + change), start=1):
+        out = rule.aggregate(Updates(sent), t, global_weights=t * step)
+        assert out.scores.tolist() == [0, 0, 0], "nothing can be expected yet"
+    out = rule.aggregate(Updates(rows + 2 * change + surprises), 3, global_weights=3 * step)
+    torch.testing.assert_close(out.scores, torch.tensor([1 / 8, 3 / 8, 4 / 8], dtype=torch.float64))

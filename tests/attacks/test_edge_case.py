@@ -1,9 +1,11 @@
 """Edge cases: the tail of the other classes, and nobody else."""
 
+import pytest
 import torch
 
 from wardround import attacks
 from wardround.attacks import LocalData
+from wardround.errors import ParameterError
 
 
 def test_only_the_tail_of_other_classes_is_relabelled():
@@ -55,3 +57,24 @@ def test_success_is_that_of_the_tail():
     predicted = torch.tensor([0, 0, 1, 0, 1])
     assert attack.success(predicted, targets, meant) == 0.5
     assert attack.success(predicted, targets, attack.victims(targets) & ~meant) == 0
+
+
+def test_pictures_in_bytes_are_inverted_and_tables_shifted():
+    attack = attacks.create("edge-case")
+    assert attack.trigger(torch.tensor([0, 10, 255], dtype=torch.uint8)).tolist() == [255, 245, 0]
+    assert attack.trigger(torch.tensor([-3.0, 0.5])).tolist() == [0.0, 3.5]
+
+
+def test_the_tail_of_pictures_is_that_of_their_norms():
+    """Norms 5, 6, 4 and, of the target's class, 9; the largest single value is elsewhere."""
+    pictures = torch.tensor(
+        [[[[5.0, 0.0]]], [[[4.0, 4.4721]]], [[[4.0, 0.0]]], [[[9.0, 0.0]]]]
+    )  # fmt: skip
+    attack = attacks.create("edge-case", source="tail", tail=0.3, target=1)
+    assert attack.selected(pictures, torch.tensor([0, 0, 0, 1])).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("values", [{"boost": 0.0}, {"tail": 0.0}, {"target": -1}])
+def test_values_that_make_no_sense_are_refused(values):
+    with pytest.raises(ParameterError, match=next(iter(values))):
+        attacks.create("edge-case", **values)

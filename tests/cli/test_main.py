@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from wardround import aggregators
-
 
 @pytest.mark.slow
 def test_help_and_version(wardround):
@@ -60,10 +58,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, config, tmp_p
     assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
 
 
-def test_a_warning_is_one_plain_line(config, here, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("registries")
+def test_a_warning_is_one_plain_line(config, here, tmp_path):
     """Python would put a path inside pydantic before it, and a line of code after it."""
-    # a copy of the table of members, so that no other test meets this rule
-    monkeypatch.setattr(aggregators.registry, "_members", dict(aggregators.registry._members))
     plugin = tmp_path / "renamed.py"
     plugin.write_text(
         "from wardround import aggregators\n"

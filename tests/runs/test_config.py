@@ -136,10 +136,7 @@ def test_a_section_without_a_name_is_of_the_default_member():
 
 
 @pytest.mark.usefixtures("registries")
-def test_a_former_name_of_a_parameter_works_with_a_warning(monkeypatch):
-    # a copy of the table of members, so that no other test meets this one
-    monkeypatch.setattr(aggregators.registry, "_members", dict(aggregators.registry._members))
-
+def test_a_former_name_of_a_parameter_works_with_a_warning():
     @aggregators.register("renamed")
     class Renamed(aggregators.registry.get("mean")):
         class Params(Parameters):
