@@ -8,6 +8,7 @@ of the matrix, does not show that. What took more than `PATIENCE` is not measure
     --clients N …       other numbers of clients
     --rules NAME …      some rules only
     --quick             2, 20, 128, 129 and 200 clients, 10,000 parameters
+    --keep FILE         add what is measured to what an earlier run left there (JSON), and print all of it
     --plot FILE         draw time per value over the number of clients (needs matplotlib), as in docs/rules.md
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import math
 import sys
 import time
@@ -31,7 +33,7 @@ from wardround import aggregators
 from wardround.aggregators._math import compiled
 
 CLIENTS = [2, 20, 100, 128, 129, 200, 500, 1000, 2000]
-PATIENCE = 3.0
+PATIENCE = 2.0
 """Seconds."""
 CALLS, ENOUGH = 4, 0.2
 """Calls of each at most, after a first that does not count, and seconds after which no further ones are made."""
@@ -118,6 +120,21 @@ def sweep(
     return found
 
 
+def together(tables: dict[str, Times], file: Path) -> tuple[dict[str, Times], list[int]]:
+    """What was measured and what the file holds of earlier runs, kept there; and all numbers of clients in it."""
+    for side, rule_times in (json.loads(file.read_text()) if file.exists() else {}).items():
+        for name, times in rule_times.items():
+            own = tables.setdefault(side, {}).setdefault(name, {})
+            for clients, (seconds_of_rule, seconds_of_plain) in times.items():
+                own.setdefault(int(clients), (seconds_of_rule, seconds_of_plain))
+    tables = {
+        side: {name: dict(sorted(found[name].items())) for name in sorted(found)}
+        for side, found in tables.items()
+    }
+    file.write_text(json.dumps(tables))
+    return tables, sorted({n for found in tables.values() for times in found.values() for n in times})
+
+
 def print_table(title: str, found: Times, numbers: Sequence[int]) -> None:
     """Milliseconds, and in brackets how many times faster than the plain way."""
     print(f"\n**{title}**\n")
@@ -181,6 +198,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+")
     parser.add_argument("--rules", nargs="+", default=())
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     if unknown := set(options.rules) - set(rules()):
@@ -193,6 +211,8 @@ def main() -> None:
     with threadpool_limits(1):  # numpy's products have threads of their own
         tables = sweep(names, numbers, options.quick, sides)
     compiled._loops = real  # type: ignore[assignment]
+    if options.keep:
+        tables, numbers = together(tables, options.keep)
     small = "10,000 parameters" if options.quick else "100,000 parameters, 10,000 from 1,000 clients on"
     for title, found in tables.items():
         print_table(f"{title}: ms (times faster than the plain way), {small}", found, numbers)
