@@ -81,3 +81,20 @@ def test_a_warm_up_that_is_cut_short_goes_on():
     resumed = attacks.create("mimic", warmup=4)
     resumed.load_state_dict(half.state_dict())
     assert study(resumed, range(2, 4)).chosen == straight.chosen is not None
+
+
+def test_the_direction_is_the_running_mean_of_where_the_honest_spread():
+    """Oja's rule: after round t it is t/(t + 1) of its own direction and 1/(t + 1) of the new one."""
+    attack = attacks.create("mimic", warmup=3)
+    attack.direction = torch.tensor([3.0, 0.0], dtype=torch.float64)
+    rows = torch.tensor([[9.0, 9.0], [2.0, 2.0], [0.0, 0.0]])  # the first is its own
+    knowledge = attacks.Knowledge(round=1, honest=rows, own_rows=(0,), visible=("a", "b", "c"))
+    half = 2**-0.5
+    attack.observe(rows[:1], knowledge)
+    first = torch.tensor([1 + half, half], dtype=torch.float64) / 2
+    torch.testing.assert_close(attack.direction, first)
+    attack.observe(rows[:1], knowledge)
+    expected = first / first.norm() * 2 / 3 + torch.tensor([half, half], dtype=torch.float64) / 3
+    torch.testing.assert_close(attack.direction, expected)
+    assert attack.along["b"] == pytest.approx(float(first.sum() + expected.sum()))
+    assert attack.along["c"] == -attack.along["b"]

@@ -38,6 +38,12 @@ def strike(campaign, matrix, round=1, **more):
     return campaign.strike(matrix, CLIENTS, more.pop("metrics", {}), round, weights, weights - 1, 10, **more)
 
 
+def test_the_largest_remainder_gets_what_is_left():
+    assert apportion([0.7, 0.3], 4) == [3, 1], "2.8 and 1.2"
+    assert apportion([0.3, 0.7], 4) == [1, 3]
+    assert apportion([0.55, 0.3, 0.15], 4) == [2, 1, 1], "2.2, 1.2 and 0.6"
+
+
 def test_listed_clients_are_dealt_out_in_their_order(honest):
     mix = parts(
         ("sign-flip", 0.5, {"scale": 1}),
