@@ -12,7 +12,7 @@ from wardround.aggregators._math.outcome_products import measure_parts
 from wardround.aggregators.caac_guard.geometry import PartAngles, geometric_median, output_layer_of
 from wardround.updates import Layout, Parts
 
-N, C, D = 6, 3, 40
+N, C, D = 6, 2, 40
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_what_is_said_of_vectors_is_what_they_are(parts):
     torch.testing.assert_close(angles.lengths, rows.norm(dim=2), rtol=1e-5, atol=1e-6)
     scale = torch.linspace(0.5, 2, N).double()
     vectors = angles.each(1, scale)
-    centre = angles.centre(2, scale, torch.ones(N).double())
+    centre = angles.centre(0, scale, torch.ones(N).double())
     there = (centre[:, :, None] * rows).sum((0, 1))
     expected = torch.cosine_similarity(rows[:, 1], there[None], dim=1)
     torch.testing.assert_close(angles.cosines(vectors, centre), expected, rtol=1e-4, atol=1e-5)

@@ -20,26 +20,32 @@ def _add_part_products(
 ) -> None:  # fmt: skip
     """Add inner products of parts, of their signed square roots, and squared gaps and norms, of some columns.
 
-    `matrix` is N × D, `parts` (N·C) × D, `besides` N × D or empty: what belongs to no part. `rows` is scratch of a
-    multiple of TILE rows, zero at first, and one row more. Tiles of `gram` and `compressed` on and above the diagonal
-    are added to, and squares[0, i] += ‖Σ_c parts − matrix‖², squares[1, i] += ‖matrix‖².
+    `matrix` is N × D, `parts` (N·C) × D, client by client; `besides` N × D or empty: what belongs to no part. `rows` is
+    scratch of a multiple of TILE rows, zero at first, and one row more; it and the products are outcome by outcome.
+    With two outcomes, tiles of `gram` and `compressed` on and above the diagonal are added to. With any other number
+    only tiles of `compressed` that hold a pair of one outcome are. squares[0, i] += ‖Σ_c parts − matrix‖² and
+    squares[1, i] += ‖matrix‖² (N each), squares[2:] (C × N) += ‖parts‖².
     """
+    n = len(matrix)
+    both = len(parts) == 2 * n
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         if b - a < BLOCK:
             rows[:, :] = 0
         load_block(matrix, parts, besides, rows, squares, a, b)
-        add_products(rows, gram, parts, b)
+        if both:
+            add_products(rows, gram, parts, b, 2 * n)
         take_roots(rows[: len(parts)], b - a)
-        add_products(rows, compressed, matrix, b)
+        add_products(rows, compressed, matrix if both else parts, b, 2 * n if both else n)
 
 
 def _load_block(
     matrix: Any, parts: Any, besides: Any, rows: Any, squares: Any, start: int, stop: int
 ) -> None:
     """Copy some columns of the parts into `rows`, and compare their sums with the updates."""
-    outcomes, width, gap = len(parts) // len(matrix), stop - start, rows[len(rows) - 1]
-    for i in range(len(matrix)):
+    n, width, gap = len(matrix), stop - start, rows[len(rows) - 1]
+    outcomes = len(parts) // n
+    for i in range(n):
         whole = matrix[i, start:stop]
         own, apart = rows.dtype.type(0), rows.dtype.type(0)
         for c in range(width):
@@ -51,10 +57,14 @@ def _load_block(
             for c in range(width):
                 gap[c] += other[c]
         for k in range(outcomes):
-            source, target = parts[i * outcomes + k, start:stop], rows[i * outcomes + k]
+            source, target = parts[i * outcomes + k, start:stop], rows[k * n + i]
+            length = rows.dtype.type(0)
             for c in range(width):
-                target[c] = source[c]
-                gap[c] += source[c]
+                x = source[c]
+                target[c] = x
+                gap[c] += x
+                length += x * x
+            squares[2 + k, i] += length
         for c in range(width):
             apart += gap[c] * gap[c]
         squares[0, i] += apart
@@ -71,11 +81,12 @@ def _take_roots(rows: Any, width: int) -> None:
             row[c] = -root if x < 0 else root
 
 
-def _add_products(rows: Any, gram: Any, following: Any, column: int) -> None:
-    """Add the products of all pairs of rows, while the matrix `following` is fetched from `column` on."""
+def _add_products(rows: Any, gram: Any, following: Any, column: int, together: int) -> None:
+    """Add the products of pairs of rows among each so many, while `following` is fetched from `column` on."""
     side, last, ahead = len(rows) - 1, max(len(following) - 2, 0), 0
     for i in range(0, side, TILE):
-        for j in range(i, side, TILE):
+        end = ((i + TILE - 1) // together + 1) * together
+        for j in range(i, min(end, side), TILE):
             add_tile_products(rows, i, j, gram, following, ahead, column)
             ahead = min(ahead + 2, last)
 
