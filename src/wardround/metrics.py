@@ -80,8 +80,9 @@ def rank_figures(ranked: np.ndarray, positive: np.ndarray) -> tuple[float, float
         return math.nan, precision
     # Of each distinct score: negatives ranked above it or equal to it, and above it.
     upto = ends + 1 - hits[1:]
-    above = np.concatenate(([0], upto[:-1]))
-    twice = 2 * negatives * positives - int((gained * (upto + above)).sum())
+    upto_and_above = upto.copy()
+    upto_and_above[1:] += upto[:-1]
+    twice = 2 * negatives * positives - int(gained @ upto_and_above)
     return twice / 2 / (positives * negatives), precision
 
 
@@ -155,5 +156,9 @@ def _edges(bins: int) -> np.ndarray:
 def _cumulated(ranked: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of samples ranked from the highest score down: the last place of each distinct score, and before the first and
     at each of these places how many positives there are so far."""
-    ends = np.concatenate(((ranked[1:] != ranked[:-1]).nonzero()[0], [len(ranked) - 1]))
-    return ends, np.concatenate(([0], positive.cumsum()[ends]))
+    is_end = np.ones(len(ranked), dtype=bool)
+    np.not_equal(ranked[1:], ranked[:-1], out=is_end[:-1])
+    ends = is_end.nonzero()[0]
+    hits = np.zeros(len(ends) + 1, dtype=np.int64)
+    hits[1:] = positive.cumsum()[ends]
+    return ends, hits

@@ -370,6 +370,8 @@ def finite(value: Any) -> Any:
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):  # most values: spared the slower question below
+        return value
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

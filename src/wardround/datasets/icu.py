@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+from functools import lru_cache
 from importlib import resources
 from typing import ClassVar, Literal
 
@@ -67,24 +68,30 @@ class Icu(DatasetSource):
     params: Params
 
     def load(self, seed: int) -> Dataset:
-        packed = resources.files("wardround.datasets").joinpath("files/support2.csv.gz").read_bytes()
-        rows = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
-        columns = [c for c in rows[0] if c not in LEAKS | {LABEL, PATIENT}]
-
-        def numbers(column: str) -> np.ndarray:
-            return np.array([float(row[column] or "nan") for row in rows])
-
         survival = self.params.task == "survival"
-        targets = np.array([int(row[LABEL]) for row in rows])
-        if survival:
-            targets = encode(numbers(TIME), numbers(EVENT) == 1)
-        table = Table(
-            numeric={c: numbers(c) for c in columns if c not in LEVELS},
-            categorical={c: np.array([row[c] for row in rows]) for c in LEVELS},
-            targets=targets,
-            units=[row[PATIENT] for row in rows],
-            patient_groups=person_groups([row["sex"] for row in rows], numbers("age")),
-        )
+        table = _table(survival)
         label, time, names = (EVENT, TIME, SURVIVAL_NAMES) if survival else (LABEL, None, CLASS_NAMES)
         schema = built_in_schema(list(table.numeric), LEVELS, label, names, ("income", "race"), time)
         return tabular_dataset(self.name, Task.of_label(schema.label), names, table, seed, schema)
+
+
+@lru_cache(maxsize=1)
+def _table(survival: bool) -> Table:
+    """The embedded file, read once for all seeds of a process."""
+    packed = resources.files("wardround.datasets").joinpath("files/support2.csv.gz").read_bytes()
+    rows = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
+    columns = [c for c in rows[0] if c not in LEAKS | {LABEL, PATIENT}]
+
+    def numbers(column: str) -> np.ndarray:
+        return np.array([float(row[column] or "nan") for row in rows])
+
+    targets = np.array([int(row[LABEL]) for row in rows])
+    if survival:
+        targets = encode(numbers(TIME), numbers(EVENT) == 1)
+    return Table(
+        numeric={c: numbers(c) for c in columns if c not in LEVELS},
+        categorical={c: np.array([row[c] for row in rows]) for c in LEVELS},
+        targets=targets,
+        units=[row[PATIENT] for row in rows],
+        patient_groups=person_groups([row["sex"] for row in rows], numbers("age")),
+    )

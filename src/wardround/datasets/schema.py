@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ MOST_COLUMNS, MOST_LEVELS = 5_000, 200
 VERSION = 1
 
 
+@lru_cache(maxsize=4096)  # a table has few levels and many cells
 def canonical(cell: str) -> str:
     """A cell as levels are compared: without spaces around it, and 3.0 is 3.
 

@@ -109,7 +109,14 @@ class Evaluator:
         if rows is not None:
             groups = rows_of_groups(groups_of_rows(test.patient_groups, np.asarray(rows)))
         found = measure_groups(
-            logits, targets, dataset.task, thresholds, groups, least_group, dataset.class_names
+            logits,
+            targets,
+            dataset.task,
+            thresholds,
+            groups,
+            least_group,
+            dataset.class_names,
+            measured.ranked,
         )
         return replace(measured, groups=found)
 

@@ -53,8 +53,8 @@ class RankedOutputs:
             inside[rows] = True
         own = [self._finding(output, truth[:, output], said[:, output], inside) for output in used]
         metrics = {name: _mean([one[place] for one in own]) for place, name in enumerate(FINDING_METRICS)}
-        metrics["accuracy"] = float(self._part(self._right, rows).mean())
-        metrics["brier"] = float(self._part(self._errors, rows).mean())
+        metrics["accuracy"] = np.count_nonzero(self._part(self._right, rows)) / truth.size
+        metrics["brier"] = float(self._part(self._errors, rows).sum() / truth.size)
         return metrics
 
     def _finding(
@@ -62,7 +62,7 @@ class RankedOutputs:
     ) -> tuple[float, float, float, float, float]:
         scores, positive = self._ranked[output]
         if inside is not None:  # what is ranked stays ranked when rows are left out
-            kept = inside[self._orders[output]]
+            kept = inside[self._orders[output]].nonzero()[0]
             scores, positive = scores[kept], positive[kept]
         area, precision = rank_figures(scores, positive)
         positives, named = np.count_nonzero(truth), np.count_nonzero(said)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -86,6 +86,9 @@ class Measurement:
     """Finding → threshold, of a multi-label task."""
     groups: dict[str, dict[str, GroupMetrics]] = field(default_factory=dict)
     """The figures of patient groups, where they were asked for; see `measure_groups`."""
+    ranked: RankedOutputs | None = field(default=None, repr=False)
+    """The rows as they were ranked for these figures, for those of patient groups; None where outputs have no sigmoid
+    each, or are not finite."""
 
 
 def metric_names(task: Task) -> tuple[str, ...]:
@@ -164,7 +167,7 @@ def measure(
         figures.reasons.update(_default_thresholds(thresholds, class_names, task))
     figures.metrics["loss"] = loss
     ordered = {name: figures.metrics[name] for name in names}
-    return Measurement(ordered, figures.reasons, figures.calibration, figures.thresholds)
+    return replace(figures, metrics=ordered)
 
 
 def choose_thresholds(logits: Tensor, targets: Tensor, task: Task) -> Thresholds:
@@ -195,6 +198,7 @@ def measure_groups(
     groups: Mapping[str, Mapping[str, np.ndarray]],
     least_rows: int = MIN_GROUP_ROWS,
     class_names: Sequence[str] = (),
+    ranked: RankedOutputs | None = None,
 ) -> dict[str, dict[str, GroupMetrics]]:
     """The figures of every patient group: attribute → group → rows and metrics.
 
@@ -202,9 +206,10 @@ def measure_groups(
         logits: as in `measure`, and so are `targets`, `task`, `thresholds` and `class_names`.
         groups: attribute → group → its rows (see `rows_of_groups`).
         least_rows: a group with fewer rows has no figures, and says so.
+        ranked: the rows of `measure` with the same arguments; None: ranked here, where that can be done once for all.
     """
     wanted = group_metric_names(task)
-    ranked = _ranked(logits, targets, task, thresholds)
+    ranked = ranked or _ranked(logits, targets, task, thresholds)
 
     def own(rows: np.ndarray) -> tuple[Mapping[str, float], str]:
         if ranked is not None:
@@ -306,12 +311,13 @@ def _findings(
     class_names: Sequence[str],
 ) -> Measurement:
     """Figures of one or more outputs with a sigmoid each; macro averages over the findings that occur."""
-    metrics = RankedOutputs(logits, shares, truth, cuts).figures()
+    ranked = RankedOutputs(logits, shares, truth, cuts)
+    metrics = ranked.figures()
     curve = calibration_bins(shares.ravel(), truth.ravel())
     metrics["ece"] = expected_calibration_error(curve)
     reason = _one_class(truth, class_names)
     reasons = {name: reason for name, value in metrics.items() if math.isnan(value)}
-    return Measurement(metrics, reasons, curve)
+    return Measurement(metrics, reasons, curve, ranked=ranked)
 
 
 def _one_class(truth: np.ndarray, class_names: Sequence[str]) -> Reason:

@@ -51,6 +51,7 @@ TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which tracker
 RECORD = "record"
 Record = TypeVar("Record", RoundRecord, ClientRecord)
 _LINE_START = re.compile(rb'^\{"round": (\d+),', re.MULTILINE)
+_encode = json.JSONEncoder(check_circular=False).encode  # records are trees
 RUN_ANEW = "restore it from a copy, or remove the folder and run it anew"
 
 
@@ -111,7 +112,7 @@ class RunFolder:
         """
         clients = [client.line() for client in record.clients]
         for path, lines in ((self.clients_path, clients), (self.rounds_path, [record.line()])):
-            text = "".join(json.dumps(line) + "\n" for line in lines)
+            text = "".join(_encode(line) + "\n" for line in lines)
             growing = self._growing_file(path)  # before anything is appended
             append_text(path, text, durable=durable)
             if not durable:

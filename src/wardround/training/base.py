@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -168,8 +169,13 @@ class ClientData:
         if not len(self.rows):
             raise ValueError("a client without samples cannot train")
 
-    def __len__(self) -> int:
+    @cached_property
+    def size(self) -> int:
+        """Its samples, kept: every round asks many times, and torch takes a while to answer."""
         return len(self.rows)
+
+    def __len__(self) -> int:
+        return self.size
 
 
 @dataclass(frozen=True, eq=False)
