@@ -6,6 +6,7 @@ all parts (one pass over the split matrix), measured in turns with the rule. `ca
     --clients N …    20 by default
     --outcomes C …   2 by default
     --dimension D    1,200,000 by default
+    --rules NAME …   some of the rules only
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[20])
     parser.add_argument("--outcomes", type=int, nargs="+", default=[2])
     parser.add_argument("--dimension", type=int, default=1_200_000)
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -82,7 +84,7 @@ def main() -> None:
     for clients in options.clients:
         for outcomes in options.outcomes:
             make = made_up(clients, outcomes, options.dimension)
-            for name in RULES:
+            for name in options.rules:
                 milliseconds, passes = measure(name, make)
                 goal = f"≤ {GOALS[name]}" if name in GOALS else ""
                 shape = f"{clients} × {outcomes} × {options.dimension:,}"
