@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from wardround.updates import Layout, Updates, drop_malformed, row_squared_norms
+from wardround import updates as module
+from wardround.updates import Layout, Parts, Updates, drop_malformed, row_squared_norms
 
 
 def test_numpy_is_taken_without_a_copy_and_torch_too():
@@ -116,3 +117,47 @@ def test_layout_of_a_network_marks_batch_norm_and_goes_there_and_back():
     assert layout.batch_norm_mask.tolist() == [False] * 9 + [True] * 12
     for name, value in layout.unflatten(vector).items():
         assert torch.equal(value, state[name])
+
+
+def split(change=None, columns=10):
+    """Updates of three clients split by two outcomes, of which `change` may spoil something."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, 2, columns, generator=generator)
+    correction, counts = torch.randn(3, columns, generator=generator), torch.tensor([[4.0, 6.0]] * 3).double()
+    matrix = rows.sum(1) + correction
+    if change is not None:
+        change(rows, counts)
+    return Updates(matrix, num_samples=[10] * 3, parts=Parts(rows, counts, correction=correction))
+
+
+def untold(rows, counts):
+    """Fewer patients of an outcome than a client tells: their part is in the other."""
+    rows[1, 0] += rows[1, 1]
+    rows[1, 1], counts[1, 1] = 0, torch.nan
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (None, None),
+        (lambda rows, counts: rows[1, 0, 0].add_(1.0), "its parts do not add up to the update"),
+        (lambda rows, counts: rows[1, 1, 9].add_(1.0), "its parts do not add up to the update"),
+        (lambda rows, counts: rows[1, 1, 9].add_(1e-6), None),  # rounding
+        (lambda rows, counts: rows[1, 1, 3].fill_(torch.inf), "not finite"),
+        (lambda rows, counts: counts[1, 0].fill_(-1), "impossible counts of outcomes"),
+        (
+            lambda rows, counts: counts[1, 0].fill_(5),
+            "its counts of outcomes do not add up to its sample count",
+        ),
+        (
+            lambda rows, counts: counts[1].copy_(torch.tensor([10.0, 0.0])),
+            "a part of an outcome that it has no patient of",
+        ),
+        (untold, None),
+    ],
+)
+def test_parts_of_an_update_must_fit_it(change, reason, monkeypatch):
+    monkeypatch.setattr(module, "GAP_COLUMNS", 4)  # the columns are read in three pieces
+    result = drop_malformed(split(change))
+    assert list(result.dropped.values()) == ([] if reason is None else [reason])
+    assert result.rows.tolist() == ([0, 1, 2] if reason is None else [0, 2])

@@ -81,3 +81,11 @@ def test_statistics_out_of_range_are_brought_back_before_noise(norm, cosine):
     noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
     silent = noise.blur(norm, cosine, lambda: 0.0)
     assert silent == (min(max(norm, 0), 4.0), min(max(cosine, -1), 1))
+
+
+def test_profile_noise_is_the_draw_times_the_spread():
+    """Two statistics are released together, so each gets √2 times the noise of one."""
+    noise = ProfileNoise(epsilon=2.0, delta=1e-5, clip=4.0)
+    norm, cosine = noise.blur(3.0, 0.5, lambda: 0.01)
+    assert norm == pytest.approx(3.0 + 0.01 * 2**0.5 * noise.multiplier * 4.0)
+    assert cosine == pytest.approx(0.5 + 0.01 * 2**0.5 * noise.multiplier * 2.0)
