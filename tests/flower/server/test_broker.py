@@ -350,3 +350,41 @@ def test_an_order_that_the_superlink_does_not_know_is_a_lost_answer(broker, grid
     grid.reply(0, Error(3, "Message Unavailable"))
     grid.reply(1)
     assert collect(broker)[0]["a"] == Failure("its answer was lost on the way")
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(2, False), (3, True)])
+def test_an_order_that_the_superlink_drops_half_way_is_sent_again(broker, grid, monkeypatch, failures, ends):
+    """Flower says so by an exception of this name; a SuperLink on a busy machine did it to a run with 20 hospitals."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+    pushed, push = [], grid.push_messages
+
+    def busy(messages):
+        pushed.append(messages)
+        if len(pushed) <= failures:
+            raise ObjectPushError("object", 1, "session")
+        return push(messages)
+
+    monkeypatch.setattr(grid, "push_messages", busy)
+    if ends:
+        with pytest.raises(ObjectPushError):
+            order(broker)
+        return
+    order(broker)
+    assert len(pushed) == 3
+    grid.reply(0)
+    grid.reply(1)
+    assert collect(broker)[1] == set()
+
+
+def test_other_failures_of_a_push_are_not_tried_again(broker, grid, monkeypatch):
+    pushed = []
+
+    def gone(messages):
+        pushed.append(messages)
+        raise ConnectionError("the SuperLink is gone")
+
+    monkeypatch.setattr(grid, "push_messages", gone)
+    with pytest.raises(ConnectionError):
+        order(broker)
+    assert len(pushed) == 1

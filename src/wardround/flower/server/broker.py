@@ -43,6 +43,8 @@ SWEEP_SECONDS = 4.0
 """Between two looks for replies that nobody has rung for."""
 SWEEPING_SECONDS = 0.1
 """Between two looks whether such a look has ended."""
+PUSHES, PUSH_LOST = 3, "ObjectPushError"
+"""Attempts to hand an order to the SuperLink, and Flower's name for one that the SuperLink dropped half-way."""
 WENT_OFFLINE = "it went offline"
 LOST = "its answer was lost on the way"
 TRANSIENT = (WENT_OFFLINE, LOST)
@@ -114,17 +116,29 @@ class Broker:
             round: The round the order belongs to.
             deadline: Seconds in which a reply is of use.
         """
+        if not nodes:
+            return
         kind = str(order.head["kind"])
         content = to_records(order)  # encoded once: nobody changes it
-        messages = {
-            name: Message(
-                content, node, TYPES[kind], ttl=LIFETIME * deadline + self.poll_seconds, group_id=str(round)
-            )
-            for name, node in nodes.items()
-        }
-        if not messages:
-            return
-        self.grid.push_messages(list(messages.values()))
+        for attempt in range(PUSHES):
+            messages = {
+                name: Message(
+                    content,
+                    node,
+                    TYPES[kind],
+                    ttl=LIFETIME * deadline + self.poll_seconds,
+                    group_id=str(round),
+                )
+                for name, node in nodes.items()
+            }
+            try:
+                self.grid.push_messages(list(messages.values()))
+                break
+            except Exception as error:
+                # A busy SuperLink may drop a message's parts before the last one has come. An order that somebody got
+                # all the same gets the same reply again.
+                if type(error).__name__ != PUSH_LOST or attempt == PUSHES - 1:
+                    raise
         self.bell.ring(list(nodes.values()))
         expires = self.clock() + LIFETIME * deadline
         for name, message in messages.items():
