@@ -59,13 +59,15 @@ DISK_MB = 256
 class Soak:
     """One federation and what happens to it."""
 
-    def __init__(self, folder: Path, seconds: float, seed: int, encrypted: bool, hospitals: int) -> None:
+    def __init__(
+        self, folder: Path, seconds: float, seed: int, encrypted: bool, hospitals: int, rounds: int | None
+    ) -> None:
         self.folder, self.seconds, self.encrypted = folder, seconds, encrypted
         self.names = (*NAMES, *(f"hospital-{number:02d}" for number in range(len(NAMES), hospitals)))
         self.random, self.faults = random.Random(seed), Counter[str]()
         self.unexpected = Counter[str]()
         """Ends of a command that no fault has caused directly: it was started again."""
-        self.rounds = max(8, int(seconds / (ROUND_SECONDS + SECONDS_EACH * hospitals)))
+        self.rounds = rounds or max(8, int(seconds / (ROUND_SECONDS + SECONDS_EACH * hospitals)))
         self.fed = Deployment(
             folder, self.names, quorum=hospitals // 2, deadline_seconds=15, retries=60, backoff_seconds=1.0
         )
@@ -387,10 +389,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--encrypted", action="store_true")
     parser.add_argument("--hospitals", type=int, default=len(NAMES), help="at least four")
+    parser.add_argument("--rounds", type=int, help="fewer, where other programs use the machine")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        soak = Soak(Path(folder), given.seconds, given.seed, given.encrypted, given.hospitals)
+        soak = Soak(Path(folder), given.seconds, given.seed, given.encrypted, given.hospitals, given.rounds)
         try:
             problems = soak.run()
             soak.report()

@@ -1,6 +1,6 @@
 """A hospital that hangs must not delay another's answer: many times, at random moments of rounds.
 
-    python benchmarks/stress_hangs.py --times 100
+    python benchmarks/stress_hangs.py --times 100 --seconds 900
 
 Four hospitals with TLS and registered keys, and a model whose update is a megabyte, so that hospitals also stop in the
 middle of an upload. Each time one hospital stands still (SIGSTOP: all its processes, its node or its trainer) until
@@ -38,8 +38,9 @@ PARTS = {"all": "", "node": "supernode", "trainer": "trainer_daemon"}
 class Stress:
     """One federation whose hospitals hang, one after the other."""
 
-    def __init__(self, folder: Path, times: int, seed: int) -> None:
+    def __init__(self, folder: Path, times: int, seconds: float, seed: int) -> None:
         self.folder, self.times, self.random = folder, times, random.Random(seed)
+        self.end = time.monotonic() + seconds
         self.fed = Deployment(folder, NAMES, quorum=3, deadline_seconds=DEADLINE, retries=60, deliver=False)
         self.fed.configure(
             name="hangs", model={"name": "mlp", "hidden": [512, 512]}, aggregator={"name": "caac"},
@@ -60,6 +61,8 @@ class Stress:
             self.fed.join(name)
         self._wait(lambda: min(map(self.last_answer, NAMES)) >= 2, "the second round")
         for number in range(1, self.times + 1):
+            if time.monotonic() > self.end:
+                break
             self.hang(self.random.choice(NAMES), self.random.choice(list(PARTS)), number % LONG == 0)
             time.sleep(self.random.uniform(0.0, 1.0))  # anywhere in a round
         end = max(map(self.last_answer, NAMES))
@@ -117,11 +120,12 @@ def main() -> int:
     """Run it; 0 if nobody was missing but who stood still."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=900.0, help="no more hangs after so long")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="hangs-") as folder:
-        stress = Stress(Path(folder), given.times, given.seed)
+        stress = Stress(Path(folder), given.times, given.seconds, given.seed)
         try:
             problems = stress.run()
             missing = sum(line.status != "ok" for line in stress.fed.run.clients())
