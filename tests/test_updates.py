@@ -12,6 +12,7 @@ def test_numpy_is_taken_without_a_copy_and_torch_too():
     assert np.shares_memory(Updates(array).matrix.numpy(), array)
     tensor = torch.ones(2, 3)
     assert Updates(tensor).matrix.data_ptr() == tensor.data_ptr()
+    assert (len(Updates(tensor)), Updates(tensor).dimension) == (2, 3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int64"])
@@ -145,6 +146,7 @@ def untold(rows, counts):
         (lambda rows, counts: rows[1, 1, 9].add_(1e-6), None),  # rounding
         (lambda rows, counts: rows[1, 1, 3].fill_(torch.inf), "not finite"),
         (lambda rows, counts: counts[1, 0].fill_(-1), "impossible counts of outcomes"),
+        (lambda rows, counts: counts[1, 0].fill_(1e30), "impossible counts of outcomes"),
         (
             lambda rows, counts: counts[1, 0].fill_(5),
             "its counts of outcomes do not add up to its sample count",
