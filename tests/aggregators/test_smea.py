@@ -40,3 +40,9 @@ def test_it_is_as_robust_as_proven(away):
         kappa = empirical_kappa(updates, rule.aggregate(updates), set(updates.clients[:3]))
         assert rule.proven_kappa(9) == pytest.approx(4 * 3 / 6 * 4)
         assert kappa <= rule.proven_kappa(9)
+
+
+@pytest.mark.parametrize("clients", [5, 6])
+def test_nothing_is_proven_for_half_of_the_clients_or_more(clients):
+    assert aggregators.create("smea", f=3).proven_kappa(clients) is None
+    assert aggregators.create("smea", f=3).proven_kappa(7) == 4 * 3 / 4 * (1 + 3) ** 2

@@ -62,7 +62,7 @@ def test_where_updates_are_hidden_nothing_can_be_mixed():
         load_config({"aggregator": {"name": "fedavg", "pre": ["nnm"]}, **hidden})
 
 
-@pytest.mark.parametrize("name", ["caac", "caac-guard"])
+@pytest.mark.parametrize("name", ["caac", "caac-guard", "fldetector", "foolsgold"])
 def test_a_rule_that_remembers_clients_refuses_rows_that_are_nobodys(name):
     with pytest.raises(
         ParameterError, match=f"aggregator '{name}' remembers clients, and bucketing before it"
