@@ -1,10 +1,12 @@
 """Many runs, many clients, many folders: what the matrix, a federation of 10,000 and an analysis of 14,000 runs cost.
 
-    python benchmarks/bench_scale.py            # about two minutes on a quiet machine
-    python benchmarks/bench_scale.py --quick    # fewer runs, a smaller network
+    python benchmarks/bench_scale.py                # writes 14,000 run folders into the temporary folder
+    python benchmarks/bench_scale.py --quick        # 1,120 of them, fewer runs, a smaller network
+    python benchmarks/bench_scale.py --only runs    # one part: matrix, clients or runs
 
-Times are processor seconds, which a busy machine changes little; the seconds by the clock that follow from them are for
-two quiet cores that are used fully. Memory is the peak of a process of its own.
+Times of the matrix are processor seconds, which a busy machine changes little; the seconds by the clock that follow
+from them are for two quiet cores that are used fully. `analyze` and `report` are measured by both. Memory is the peak
+of a process of its own.
 """
 
 from __future__ import annotations
