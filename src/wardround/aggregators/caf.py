@@ -76,7 +76,7 @@ def _one_thread() -> AbstractContextManager[Any]:
     On a busy machine the eigenvector of 128 rows then takes forty times as long. Entering costs a millisecond.
     """
     import scipy.linalg  # noqa: F401  (only libraries that are loaded can be told)
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     limits: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
     return limits
