@@ -99,7 +99,8 @@ def tracked_data() -> set[str]:
         file.relative_to(ROOT / "src").as_posix()
         for file in files
         if file.is_file()
-        and file.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+        and file.suffix != ".py"
+        and "__pycache__" not in file.parts  # compiled code, and the lock of who compiles
         and ".egg-info" not in str(file)
     }
 

@@ -25,7 +25,7 @@ def crafted(name, keep, honest, own=3):
 def test_every_attack_with_a_direction_of_its_own_has_the_option():
     assert DISGUISED == [
         "additive-noise", "alie", "crafted", "fang-krum", "fang-trimmed-mean", "ipm", "min-max", "min-sum", "noise",
-        "partial-scaling", "slow-drift",
+        "partial-scaling", "rare-outcome", "slow-drift",
     ]  # fmt: skip
 
 
