@@ -35,7 +35,7 @@ def warm_up(engine: str, device: str, echo: Callable[[str], None]) -> None:
     Args:
         engine: Of `hospital.yaml`. An order's model decides what `auto` is, so `auto` is made ready too.
         device: Of `hospital.yaml`.
-        echo: Told before they are compiled.
+        echo: Says so before they are compiled.
     """
     on_gpu = resolve_device(device).type == "cuda"
     if engine not in ("auto", "fused") or on_gpu or why_not_fused() is not None:

@@ -59,7 +59,7 @@ IN_MEMORY = ":flwr-in-memory:"
 START_SECONDS = 180.0
 """Time that the parts have to start."""
 PORT_ATTEMPTS = 3
-PORT_TAKEN = ("address already in use", "already in use by another process")
+PORT_TAKEN = "address already in use"
 """What a SuperLink says whose port was taken."""
 TICK = 0.5
 OUTCOME_POLL_SECONDS = 15.0
@@ -332,7 +332,7 @@ class Server:
                 self._wait_until_healthy(port, processes)
                 return port
             except WardroundError:
-                is_taken = any(words in processes.log_tail("superlink").lower() for words in PORT_TAKEN)
+                is_taken = PORT_TAKEN in processes.log_tail("superlink").lower()
                 if attempt == PORT_ATTEMPTS or not is_taken or not processes.discard("superlink"):
                     raise
         raise AssertionError("the loop returns or raises")
