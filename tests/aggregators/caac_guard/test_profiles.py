@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from wardround.aggregators.caac_guard.profiles import (
-    AGREEMENT,
-    Profiles,
-    direction_limits,
-    weigh_evidence,
-    weighted_median,
-)
+from wardround.aggregators.caac_guard.profiles import PARDON, Profiles, direction_limits, weighted_median
 
 
 def test_the_weighted_median_is_that_of_repeated_values():
@@ -43,44 +37,44 @@ def test_few_patients_may_disagree_more_and_liars_do_not_widen_the_limit():
     assert (cosines[5:] <= limits[5:]).all()
 
 
-def test_evidence_fades_and_only_what_is_shown_counts():
+def test_sides_follow_slowly_and_only_what_is_shown_counts():
     profiles = Profiles()
     places = profiles.places(["a", "b"], 2)
-    profiles.remember_evidence(places, torch.tensor([1.0, torch.nan]).double(), 0.5)
-    after = profiles.remember_evidence(places, torch.tensor([0.0, -1.0]).double(), 0.5)
+    profiles.remember_sides(places, torch.tensor([1.0, torch.nan]).double(), 0.3, 0.5)
+    after = profiles.remember_sides(places, torch.tensor([0.0, -1.0]).double(), 0.3, 0.5)
     assert after.tolist() == [0.5, -1.0]
 
 
-def test_evidence_counts_only_while_clients_agree():
-    patients = torch.ones(6).double()
-    agreed = torch.tensor([0.9, 0.8, 0.85, 0.9, 0.8, -0.6]).double()
-    assert weigh_evidence(agreed, patients)[-1] < 0
-    scattered = torch.tensor([0.4, 0.2, -0.1, 0.45, 0.3, -0.6]).double()
-    assert weighted_median(scattered, patients) < AGREEMENT
-    assert not weigh_evidence(scattered, patients).any()
-
-
-def test_a_negative_value_within_the_noise_does_not_count():
-    patients = torch.ones(7).double()
-    wide = torch.tensor([1.0, 0.9, 0.1, 0.6, 0.2, 1.0, -0.1]).double()
-    assert weigh_evidence(wide, patients)[-1] == 0
+def test_a_round_whose_outcomes_are_hardly_apart_is_no_evidence_and_lets_verdicts_pass():
+    profiles = Profiles()
+    places = profiles.places(["a", "b", "c"], 2)
+    profiles.remember_sides(places, torch.tensor([1.0, -0.5, torch.nan]).double(), 0.4, 0.8)
+    after = profiles.remember_sides(places, torch.tensor([-1.0, 1.0, -1.0]).double(), 0.19, 0.8)
+    assert after[:2].tolist() == pytest.approx([1.0, -0.5 + 1.5 * PARDON])
+    assert after[2].isnan()
+    for _ in range(100):
+        after = profiles.remember_sides(places, torch.tensor([-1.0, -1.0, -1.0]).double(), 0.19, 0.8)
+    assert after[1] > 0
 
 
 def test_new_clients_get_places_and_old_ones_keep_theirs():
     profiles = Profiles()
-    profiles.remember_evidence(profiles.places(["a"], 2), torch.tensor([2.0]).double(), 1.0)
+    profiles.remember_sides(profiles.places(["a"], 2), torch.tensor([2.0]).double(), 0.3, 0.8)
     places = profiles.places(["b", "a"], 2)
     assert places.tolist() == [1, 0]
-    assert profiles.evidence.tolist() == [2.0, 0.0]
+    assert profiles.sides[0] == 2.0
+    assert profiles.sides[1].isnan()
 
 
 def test_the_table_and_the_state_say_the_same():
     profiles = Profiles()
     places = profiles.places(["a", "b"], 2)
     profiles.remember_directions(places, torch.tensor([[0.5, 0.25], [-0.5, 1.0]]).double(), 0.8)
+    profiles.remember_sides(places, torch.tensor([torch.nan, -0.5]).double(), 0.3, 0.8)
     profiles.flagged[places[1]] = True
     other = Profiles()
     other.load_state_dict(profiles.state_dict())
     assert other.table() == profiles.table()
-    assert profiles.table()["a"] == {"direction": 0.25, "discrimination": 0.0, "flagged": 0.0}
-    assert profiles.table()["b"]["flagged"] == 1.0
+    assert profiles.table()["a"] == {"direction": 0.25, "discrimination": 1.0, "flagged": 0.0}
+    assert profiles.table()["b"] == {"direction": -0.5, "discrimination": -0.5, "flagged": 1.0}
+    assert other.furthest == 0.3

@@ -179,7 +179,7 @@ def test_a_majority_of_suspects_is_not_left_out_but_averaged_robustly():
     assert float(out.weights.sum()) == pytest.approx(1)
 
 
-def test_in_a_contested_round_nobody_has_more_influence_than_the_median_client():
+def test_in_a_contested_round_no_suspect_has_more_influence_than_the_median_client():
     population = Population()
     parts = population.round()
     parts[:12] = reverse(parts[:12])
@@ -188,8 +188,29 @@ def test_in_a_contested_round_nobody_has_more_influence_than_the_median_client()
     updates = population.updates(parts)
     out = guard().aggregate(updates)
     assert (out.columns["contested"] == 1).all()
-    assert float(out.weights[0]) == float(out.weights.max()) < 2 / N
+    assert float(out.weights[0]) == float(out.weights[:12].max()) < 2 / N
     assert float(out.columns["clip_scale"][0]) < 1 / 100
+
+
+def test_suspects_beyond_the_stated_share_lose_just_that_share_together():
+    """Ten of the twelve that claim the rare outcome reverse it: more than three quarters of it may not be taken out."""
+    population = Population(positive=True)
+    population.counts[:] = 200.0
+    population.counts[12:, 1] = 0
+
+    def parts_of_a_round():
+        parts = population.round()
+        parts[12:, 1] = 0
+        parts[:10, 1] = keep_the_bias(parts[:10, 1])
+        return parts
+
+    rule = guard(most_left_out=0.9)
+    for t in range(1, 8):
+        out = rule.aggregate(population.updates(parts_of_a_round()), t)
+    assert not out.flags.any()
+    assert (out.columns["contested"] == 1).all()
+    kept = out.weights[:10] / out.weights[10]
+    assert kept.tolist() == pytest.approx([1 - 0.75 * 12 / 10] * 10)
 
 
 def test_without_the_limit_of_length_a_row_stays_as_long_as_it_is():

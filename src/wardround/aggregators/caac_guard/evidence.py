@@ -12,26 +12,45 @@ limit 0:
    outcome pushes is what all patients have in common, and the other outcome pushes it in the other direction. So a part
    has a negative cosine to the centre of the other outcome. A minority that holds a rare outcome cannot be outvoted
    there by those who only claim it.
-4. **Discrimination.** What distinguishes the outcomes of a client is what distinguishes them elsewhere. A client whose
-   labels, features or signs are exchanged has them the wrong way round.
+4. **Side.** The part of an outcome lies nearer to the centre of its own outcome than to that of another one. A client
+   whose labels, features or signs are exchanged has them the wrong way round. A client with several outcomes is judged
+   by the mean over them, in which patients that differ from those elsewhere in the same way cancel out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
-from wardround.aggregators.caac_guard.geometry import TINY, PartAngles
+from wardround.aggregators.caac_guard.geometry import TINY, OutputLayer, PartAngles, geometric_median
 
 __all__ = [
-    "compare_directions", "compare_discrimination", "compare_residuals", "excess_lengths", "find_impossible",
-    "has_positive_features",
+    "Nearness", "Sides", "compare_directions", "compare_outcomes", "excess_lengths", "find_impossible",
+    "has_positive_features", "nearness", "nearness_of_many", "nearness_of_two", "takes_plain_gradients",
 ]  # fmt: skip
 
 ROUNDING = 1e-6
+PLAIN = 0.05
+"""How much of a step may be left when the steps of all logits are added up, for a sum of plain gradients."""
+MOVES, SETTLED = 20, 1e-3
+"""Of the centres, at most, until no client's trust changes by more than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """On which side the outcomes of N clients lie in a round."""
+
+    values: Tensor
+    """N: about 1 for an outcome's own side, −1 for another's; NaN for a client that shows nothing."""
+    patients: Tensor
+    """N: how many patients of one outcome would show it as surely."""
+    apart: float
+    """Squared distance between the centres of outcomes."""
 
 
 def find_impossible(bias: Tensor, lengths: Tensor, holders: Tensor, reach: Tensor | None) -> Tensor:
@@ -125,39 +144,6 @@ def compare_directions(angles: PartAngles, weights: Tensor, holders: Tensor, bal
     return torch.where(holders, torch.fmin(cosines, balance), torch.nan)
 
 
-def compare_residuals(angles: PartAngles, weights: Tensor, holders: Tensor) -> Tensor:
-    """Compare parts with their outcome's centre in what the other of two outcomes cannot explain.
-
-    A part that also holds a few patients of the other outcome is its own outcome's direction plus some of the other's.
-    Without its share along the other centre, it still points where its own outcome's centre does without that.
-
-    Args:
-        angles: Of N clients' parts of two outcomes.
-        weights: N × 2: how much each part counts for the centres.
-        holders: N × 2 booleans: whose parts are looked at.
-
-    Returns:
-        N × 2 cosines; NaN where there is nothing to compare.
-    """
-    scale = 1 / angles.lengths.clamp_min(TINY)
-    cosines = torch.full(angles.shape, torch.nan, dtype=torch.float64)
-    centres = _centres(angles, scale, weights)
-    if centres[0] is None or centres[1] is None:
-        return cosines
-    for outcome, (own, other) in enumerate(zip(centres, centres[::-1], strict=True)):
-        assert own is not None
-        assert other is not None
-        direction = other / angles.norms(other).clamp_min(TINY)
-
-        def without_other(vectors: Tensor, direction: Tensor = direction) -> Tensor:
-            along = angles.dots(vectors, direction.expand_as(vectors))
-            return vectors - along[..., None, None] * direction
-
-        parts = without_other(angles.each(outcome, scale[:, outcome]))
-        cosines[:, outcome] = angles.cosines(parts, without_other(own))
-    return torch.where(holders, cosines, torch.nan)
-
-
 def _centres(angles: PartAngles, scale: Tensor, weights: Tensor) -> list[Tensor | None]:
     """The centre of the directions of every outcome; None where nobody has weight."""
     return [
@@ -166,30 +152,136 @@ def _centres(angles: PartAngles, scale: Tensor, weights: Tensor) -> list[Tensor 
     ]
 
 
-def compare_discrimination(angles: PartAngles, bias: Tensor, weights: Tensor, holders: Tensor) -> Tensor:
-    """How far what distinguishes a client's two outcomes is what distinguishes them for all, from −1 to 1.
+@dataclass(frozen=True, eq=False)
+class Nearness:
+    """How much nearer parts lie to the centre of their own outcome than to another's, and how far these are apart."""
 
-    A part divided by its step of the bias is a mean over the patients of the outcome, of the gradient of the logit. The
-    difference of both means is compared with that of the centres.
+    values: Tensor
+    """N × C: 1 at the own centre, −1 at another outcome's, 0 half-way; NaN where there is nothing to compare."""
+    apart: float
+    """Squared distance of a centre to the nearest other one, mean over outcomes; 0 with fewer than two centres."""
+
+
+def nearness(to_centres: Tensor, between: Tensor) -> Nearness:
+    r"""Compare points with the centres of all outcomes.
+
+    .. math:: \min_{k \ne c} \frac{\|u_i^c - g_k\|^2 - \|u_i^c - g_c\|^2}{\|g_k - g_c\|^2}
 
     Args:
-        angles: Of N clients' parts of two outcomes of one logit.
-        bias: N × 2: what `OutputLayer.own_logit` gives.
-        weights: N × 2: how much each part counts for the centres.
-        holders: N × 2 booleans: whose parts are looked at.
+        to_centres: N × C × C: inner products of every point of outcome c with the centre of outcome k; NaN without one.
+        between: C × C inner products of the centres.
 
-    Returns:
-        N cosines; NaN for a client that shows nothing.
+    >>> centres = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
+    >>> points = torch.stack([centres, centres.flip(0)])  # the second client has its outcomes exchanged
+    >>> nearness(points @ centres.T, centres @ centres.T).values
+    tensor([[ 1.,  1.],
+            [-1., -1.]])
     """
-    fit = holders & (bias > 0)
-    counted = torch.where(fit, weights, 0.0)
-    result = torch.full((len(holders),), torch.nan, dtype=torch.float64)
-    if not bool((counted > 0).any(0).all()):
-        return result
-    per_bias = torch.where(fit, 1 / bias.clamp_min(TINY), 0.0)
-    one, zero = (angles.centre(c, per_bias[:, c], counted[:, c]) for c in (1, 0))
-    # Outcome 0 pushes the logit down: the mean over its patients has the other sign, and minus it is a sum.
-    vectors = angles.each(1, per_bias[:, 1]) + angles.each(0, per_bias[:, 0])
-    both = fit.all(1)
-    result[both] = angles.cosines(vectors, one + zero)[both]
-    return result
+    squares = between.diagonal()
+    own = to_centres.diagonal(dim1=1, dim2=2)
+    further = squares[None, None, :] - squares[None, :, None] - 2 * (to_centres - own[:, :, None])
+    apart = squares[:, None] + squares[None, :] - 2 * between
+    ratio = further / apart.clamp_min(TINY)
+    for table in (ratio, apart[None]):
+        table.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    least, nearest = (torch.where(table.isnan(), torch.inf, table).amin(2) for table in (ratio, apart[None]))
+    known = nearest[~nearest.isinf()]
+    values = torch.where(least.isinf() | own.isnan(), torch.nan, least)
+    return Nearness(values, float(known.mean()) if len(known) else 0.0)
+
+
+def nearness_of_two(angles: PartAngles, weights: Tensor) -> Nearness:
+    """`nearness` of N clients' parts of two outcomes, by direction.
+
+    Outcomes 0 and 1 push one logit to opposite sides: minus the parts of outcome 0 are compared with those of 1.
+
+    Args:
+        angles: Of the parts.
+        weights: N × 2: how much each part counts for the centre of its outcome.
+    """
+    scale = torch.tensor([-1.0, 1.0], dtype=torch.float64) / angles.lengths.clamp_min(TINY)
+    centres = _centres(angles, scale, weights)
+    to_centres = torch.full((*angles.shape, 2), torch.nan, dtype=torch.float64)
+    between = torch.full((2, 2), torch.nan, dtype=torch.float64)
+    for outcome, centre in enumerate(centres):
+        if centre is not None:
+            along = angles.along(centre)
+            to_centres[:, :, outcome] = scale * along
+            for other, second in enumerate(centres):
+                if second is not None:
+                    between[outcome, other] = (second * along).sum()
+    return nearness(to_centres, between)
+
+
+def nearness_of_many(own_weights: Tensor, weights: Tensor) -> Nearness:
+    """`nearness` of N clients' parts of many outcomes, by what reaches the logit of the own outcome.
+
+    The step of the weights of that logit is a weighted sum of what its patients show to the output layer.
+
+    Args:
+        own_weights: N × C × inputs: steps of the weights of each part's own logit.
+        weights: N × C: how much each part counts for the centre of its outcome.
+    """
+    roots = own_weights.sign() * own_weights.abs().sqrt()
+    points = roots / roots.norm(dim=2, keepdim=True).clamp_min(TINY)
+    centres = torch.full(points.shape[1:], torch.nan, dtype=torch.float64)
+    for outcome, own in enumerate(weights.T):
+        if bool((own > 0).any()):
+            of_outcome = points[:, outcome]
+            centres[outcome] = geometric_median(of_outcome @ of_outcome.T, own) @ of_outcome
+    return nearness(points @ centres.T, centres @ centres.T)
+
+
+def takes_plain_gradients(parts: Tensor, layer: OutputLayer, weights: Tensor) -> bool:
+    """Are the clients' steps of the output layer sums of gradients, not rescaled by an optimiser such as Adam?
+
+    The gradients of all logits of a patient sum to 0 (cross-entropy of a softmax). Most clients decide, on the outcome
+    that most of them hold.
+
+    Args:
+        parts: N × C × D.
+        layer: The output layer, of C logits.
+        weights: N × C: how much each part counts.
+    """
+    outcome = int((weights > 0).sum(0).argmax())
+    counted = weights[:, outcome]
+    steps = parts[:, outcome, layer.weight].double().cpu().unflatten(1, (layer.outputs, -1))
+    left = steps.sum(1).norm(dim=1) / steps.flatten(1).norm(dim=1).clamp_min(TINY)
+    return bool(counted[left < PLAIN].sum() > counted.sum() / 2)
+
+
+def compare_outcomes(
+    measure: Callable[[Tensor], Nearness],
+    weights: Tensor,
+    holders: Tensor,
+    counts: Tensor,
+    remember: Callable[[Tensor], Tensor],
+) -> Sides:
+    """On which side each client's outcomes lie, on its own or on another's, by centres that only the former decide.
+
+    A client counts for the centres of the next step as much as its outcomes lie on their own side, at most fully. Where
+    labels are exchanged in many hospitals, the first centres lie between the true ones, and move there.
+
+    Args:
+        measure: (N × C weights of the parts) → their nearness.
+        weights: N × C: how much each part counts at first.
+        holders: N × C booleans: whose parts are looked at.
+        counts: N × C patients.
+        remember: (N sides of this round) → N means over rounds.
+    """
+    trust = (
+        remember(torch.full((len(weights),), torch.nan, dtype=torch.float64)).nan_to_num(nan=1.0).clamp(0, 1)
+    )
+    for _ in range(MOVES):
+        near = measure(weights * trust[:, None])
+        values = torch.where(holders, near.values, torch.nan)
+        shown = ~values.isnan()
+        held = shown.sum(1)
+        sides = torch.where(held > 0, values.nansum(1) / held.clamp_min(1), torch.nan)
+        again = remember(sides).nan_to_num(nan=1.0).clamp(0, 1)
+        left = (weights * again[:, None] > 0).any(0) | ~(weights > 0).any(0)
+        if torch.allclose(again, trust, rtol=0, atol=SETTLED) or not bool(left.all()):
+            break
+        trust = again
+    spread = torch.where(shown, 1 / counts.clamp_min(1), 0.0).sum(1)
+    return Sides(sides, torch.where(held > 0, held**2 / spread.clamp_min(TINY), 0.0), near.apart)

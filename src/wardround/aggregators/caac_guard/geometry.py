@@ -43,6 +43,10 @@ class PartAngles:
         products: Tensor = (first.flatten(-2) @ self.gram * second.flatten(-2)).sum(-1)
         return products
 
+    def along(self, vector: Tensor) -> Tensor:
+        """Inner products of every part with one vector (N × C), as N × C."""
+        return (self.gram @ vector.flatten()).view(self.shape)
+
     def norms(self, vectors: Tensor) -> Tensor:
         """Norms of vectors (… × N × C)."""
         return self.dots(vectors, vectors).clamp_min(0).sqrt()

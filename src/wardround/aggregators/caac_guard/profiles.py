@@ -10,11 +10,11 @@ from torch import Tensor
 
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 
-__all__ = ["Profiles", "direction_limits", "weigh_evidence", "weighted_median"]
+__all__ = ["Profiles", "direction_limits", "weighted_median"]
 
-AGREEMENT = 0.5
-"""The median cosine from which on clients agree on what distinguishes outcomes. Chosen on `icu`: with SGD it is 0.7 to
-0.9 while the model learns, with Adam, whose scaling of coordinates hides it, 0.05 to 0.4."""
+
+PARDON = 0.01
+"""How far the mean side of a client moves towards 1 in a round that is no evidence."""
 
 
 def weighted_median(values: Tensor, weights: Tensor) -> float:
@@ -55,40 +55,6 @@ def direction_limits(directions: Tensor, counts: Tensor) -> Tensor:
     return limits
 
 
-def weigh_evidence(seen: Tensor, patients: Tensor) -> Tensor:
-    """How much what is seen in a round says about each client.
-
-    It says as much as clients agree on what distinguishes outcomes, whichever way round they have it: the median of the
-    absolute values is its weight, and below `AGREEMENT` nothing counts. A negative value counts only if it is no noise,
-    that is three standard deviations (by the median absolute deviation) below that median.
-
-    Args:
-        seen: N values from −1 to 1; NaN where a client shows nothing.
-        patients: N weights of the medians.
-
-    Returns:
-        N values; NaN where a client shows nothing.
-
-    >>> ones = torch.ones(5)
-    >>> weigh_evidence(torch.tensor([0.8, 0.8, 0.9, 0.7, -0.5]), ones)  # four agree, and one is against them
-    tensor([ 0.6400,  0.6400,  0.7200,  0.5600, -0.4000])
-    >>> weigh_evidence(torch.tensor([0.8, 0.7, 0.8, -0.8, -0.7]), ones)  # all agree but for the sign
-    tensor([ 0.6400,  0.5600,  0.6400, -0.6400, -0.5600])
-    >>> weigh_evidence(torch.tensor([0.3, 0.1, -0.2, 0.2, -0.5]), ones)  # nobody agrees with anybody
-    tensor([0., 0., 0., 0., 0.])
-    """
-    shown = ~seen.isnan()
-    if not bool(shown.any()):
-        return seen
-    values, weights = seen[shown].abs(), patients[shown]
-    agreement = weighted_median(values, weights)
-    if agreement < AGREEMENT:
-        return torch.where(shown, 0.0, seen)
-    spread = weighted_median((values - agreement).abs(), weights) / GAUSSIAN_MAD
-    noise = (seen < 0) & (seen > agreement - 3 * spread)
-    return torch.where(noise, 0.0, seen) * agreement
-
-
 class Profiles:
     """A profile per client: how well its parts agree with its peers', and whether its outcomes are the right way round.
 
@@ -100,8 +66,10 @@ class Profiles:
         """Client → its place."""
         self.directions = torch.empty(0, 0, dtype=torch.float64)
         """K × C mean cosines; NaN for an outcome that was never compared."""
-        self.evidence = torch.empty(0, dtype=torch.float64)
-        """K fading sums."""
+        self.sides = torch.empty(0, dtype=torch.float64)
+        """K means of `Sides.values`; NaN for a client that never showed its side."""
+        self.furthest = 0.0
+        """The largest squared distance between outcomes so far."""
         self.flagged = torch.empty(0, dtype=torch.bool)
         """K: was the client flagged in its last round?"""
 
@@ -113,7 +81,8 @@ class Profiles:
                 self.directions = torch.full((len(self.clients), outcomes), torch.nan, dtype=torch.float64)
             empty = torch.full((len(new), outcomes), torch.nan, dtype=torch.float64)
             self.directions = torch.cat([self.directions, empty])
-            self.evidence = torch.cat([self.evidence, torch.zeros(len(new), dtype=torch.float64)])
+            unknown = torch.full((len(new),), torch.nan, dtype=torch.float64)
+            self.sides = torch.cat([self.sides, unknown])
             self.flagged = torch.cat([self.flagged, torch.zeros(len(new), dtype=torch.bool)])
             self.clients |= {client: len(self.clients) + i for i, client in enumerate(new)}
         return torch.tensor([self.clients[client] for client in clients], dtype=torch.long)
@@ -124,28 +93,38 @@ class Profiles:
         Returns:
             N × C mean cosines; NaN for an outcome in which the client was never compared.
         """
-        past = self.directions[places]
-        mixed = torch.where(past.isnan(), cosines, memory * past + (1 - memory) * cosines)
-        mixed = torch.where(cosines.isnan(), past, mixed)
-        self.directions[places] = mixed
-        return mixed
+        self.directions[places] = _follow(self.directions[places], cosines, memory)
+        return self.directions[places]
 
-    def remember_evidence(self, places: Tensor, counted: Tensor, memory: float) -> Tensor:
-        """Add the evidence of a round (N values; NaN for a client that shows nothing) to what is left of the past.
+    def follow_sides(self, places: Tensor, sides: Tensor, memory: float) -> Tensor:
+        """What the mean sides would be with those of the round (N; NaN for a client that shows nothing)."""
+        return _follow(self.sides[places], sides, memory)
 
-        Returns:
-            N fading sums; negative where a client's updates are the wrong way round.
+    def remember_sides(self, places: Tensor, sides: Tensor, apart: float, memory: float) -> Tensor:
+        """Let mean sides follow those of the round, if it can tell them, and return them (N).
+
+        Once a model has learnt, what its patients still teach is what it gets wrong, and outcomes are hardly apart any
+        more. Such a round is no evidence: every mean then moves a little towards innocence, so that a verdict passes.
+
+        Args:
+            places: Of the N clients.
+            sides: N: what `compare_outcomes` gives.
+            apart: How far the outcomes are apart in this round.
+            memory: Share of the past.
         """
-        shown = ~counted.isnan()
-        self.evidence[places[shown]] = memory * self.evidence[places[shown]] + counted[shown]
-        return self.evidence[places]
+        self.furthest = max(self.furthest, apart)
+        if apart < self.furthest / 2:
+            self.sides[places] += PARDON * (1 - self.sides[places])
+        else:
+            self.sides[places] = self.follow_sides(places, sides, memory)
+        return self.sides[places]
 
     def table(self) -> dict[str, dict[str, float]]:
         """Client → column → value."""
         return {
             client: {
                 "direction": float(self.directions[place].nan_to_num(nan=1.0).min()),
-                "discrimination": float(self.evidence[place]),
+                "discrimination": float(self.sides[place].nan_to_num(nan=1.0)),
                 "flagged": float(self.flagged[place]),
             }
             for client, place in self.clients.items()
@@ -156,11 +135,18 @@ class Profiles:
         return {
             "clients": dict(self.clients),
             "directions": self.directions.clone(),
-            "evidence": self.evidence.clone(),
+            "sides": self.sides.clone(),
+            "furthest": self.furthest,
             "flagged": self.flagged.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clients = dict(state["clients"])
-        self.directions, self.evidence = state["directions"].clone(), state["evidence"].clone()
-        self.flagged = state["flagged"].clone()
+        self.directions, self.sides = state["directions"].clone(), state["sides"].clone()
+        self.flagged, self.furthest = state["flagged"].clone(), float(state["furthest"])
+
+
+def _follow(past: Tensor, now: Tensor, memory: float) -> Tensor:
+    """Means that follow what is new; NaN in either stands for nothing."""
+    mixed = torch.where(past.isnan(), now, memory * past + (1 - memory) * now)
+    return torch.where(now.isnan(), past, mixed)

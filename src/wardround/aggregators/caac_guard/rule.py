@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -22,23 +23,27 @@ from wardround.aggregators.base import (
     sample_weights,
 )
 from wardround.aggregators.caac_guard.evidence import (
+    Nearness,
+    Sides,
     compare_directions,
-    compare_discrimination,
-    compare_residuals,
+    compare_outcomes,
     excess_lengths,
     find_impossible,
     has_positive_features,
+    nearness_of_many,
+    nearness_of_two,
+    takes_plain_gradients,
 )
-from wardround.aggregators.caac_guard.geometry import TINY, PartAngles, output_layer_of
-from wardround.aggregators.caac_guard.profiles import Profiles, direction_limits, weigh_evidence
+from wardround.aggregators.caac_guard.geometry import OutputLayer, PartAngles, output_layer_of
+from wardround.aggregators.caac_guard.profiles import Profiles, direction_limits
 from wardround.aggregators.caac_guard.statistics import excess_factors
 from wardround.updates import Aggregation, Parts, Updates
 
 IMPOSSIBLE, DIRECTION, DISCRIMINATION = 1, 2, 3
 """Codes of the column `why`."""
 CONTESTED = (
-    "contested: caac-guard would have to leave out more clients, or more patients of an outcome, than it may, so it "
-    "averaged all; look at who disagrees before you rely on this model"
+    "contested: caac-guard would have to leave out more clients, or more patients of an outcome, than it may, so those "
+    "it suspects keep a part of their weight; look at who disagrees before you rely on this model"
 )
 
 
@@ -81,21 +86,22 @@ class CaacGuard(Aggregator):
     2. a part that points against its peers: the mean over rounds, 0.8 old and 0.2 new, of :math:`\cos(U_i^c, g_c)` is
        not positive for some c. With two outcomes and features that are never negative (a network whose last layer
        follows a ReLU), of :math:`\min(\cos(U_i^c, g_c), -\cos(U_i^c, g_{1-c}))`: such outcomes push against each other;
-    3. outcomes that differ the wrong way round: the fading sum over rounds of how far what distinguishes its outcomes
-       is what distinguishes them for all (:func:`~wardround.aggregators.caac_guard.evidence.compare_discrimination`),
-       times how far clients agree on that in the round, is negative.
+    3. outcomes that lie on the wrong side: the mean over rounds of how much nearer its parts are to the centre of their
+       own outcome than to that of another (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative.
 
-    All limits are 0. Everybody is compared in every round, so a verdict passes when the evidence does. With A the
-    clients that are not flagged and :math:`n_i` the sample counts,
+    All limits are 0, and lower where noise explains more. Everybody is compared in every round, so a verdict passes
+    when the evidence does. With :math:`n_i` the sample counts and :math:`r_i` the share of its weight that a client
+    loses,
 
     .. math::
-        \Delta = \sum_{i\in A} \frac{n_i}{\sum_{j\in A} n_j} \min(1, B_i / \|U_i\|)\, U_i
+        \Delta = \sum_i \frac{(1 - r_i)\, n_i}{\sum_j (1 - r_j)\, n_j} \min(1, B_i / \|U_i\|)\, U_i
 
     where :math:`B_i` is the norm that is usual for the client's size if its own is far above it, and else its own, so
-    that a calm round is FedAvg to the last bit. Comparison has limits. No more than `most_left_out` of the clients and
-    of their patients, for (3) of those who can be compared, and no more than `most_of_outcome` of the patients of any
-    one outcome are ever left out. A test that would leave out more is not obeyed in that round. The round is contested
-    then, and its result is the mean of all that are left, in which nobody counts for more than the median client.
+    that a calm round is FedAvg to the last bit. :math:`r_i` is 1 for who is flagged. But no more than `most_left_out`
+    of the clients and of their patients, for (3) of those who can be compared too, and no more than `most_of_outcome`
+    of the patients of any one outcome are ever taken out. A test that asks for more is obeyed as far as that: all whom
+    it accuses lose the same share, so that together they lose just that much. Nobody is flagged for it then, and the
+    round is contested. None of these suspects counts for more patients than the median client.
 
     Where updates are not split (multi-label tasks, survival, many classes, differential privacy, calls without
     `Updates.parts`) nobody is judged: the rule is FedAvg with clipped norms.
@@ -123,14 +129,12 @@ class CaacGuard(Aggregator):
         min_patients: int = Field(5, ge=1)
         """Parts of fewer patients than this are not compared: they are noise, and weigh as little."""
         memory: float = Field(0.8, ge=0, lt=1)
-        """Share of the past in the mean cosine of a client."""
-        discrimination_memory: float = Field(0.95, ge=0, lt=1)
-        """How much of the evidence on a client's outcomes is left after a round: half of it after 14."""
+        """Share of the past in what is remembered of a client."""
         most_left_out: float = Field(0.5, gt=0, lt=1)
-        """Largest share of clients, and of their patients, that is ever left out. No client counts for more patients
-        than the median one."""
+        """Largest share of the weight of clients, and of their patients, that is ever taken away. No client counts for
+        more patients than the median one."""
         most_of_outcome: float = Field(0.75, gt=0, lt=1)
-        """Largest share of the patients of any one outcome that is ever left out."""
+        """Largest share of the weight of the patients of any one outcome that is ever taken away."""
         without: tuple[Literal["impossible", "direction", "discrimination", "length"], ...] = ()
         """Tests that are not made and limits that are not set, to see what they are worth."""
 
@@ -150,15 +154,17 @@ class CaacGuard(Aggregator):
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         if updates.parts is None:
-            why, contested = nothing.long(), False
-            columns = {"direction": nothing + 1, "discrimination": nothing}
+            why, removed, suspects = nothing.long(), nothing, nothing.bool()
+            columns = {"direction": nothing + 1, "discrimination": nothing + 1}
         else:
-            why, contested, columns = self._judge(updates, self._look_at(updates, updates.parts, context))
-        flags = why > 0
+            now = self._look_at(updates, updates.parts, context)
+            why, removed, suspects, columns = self._judge(updates, now)
+        flags, contested = why > 0, bool(suspects.any())
         weights = sample_weights(updates, None)
-        if contested:  # nobody counts for more than the median client
-            weights = capped_counts(weights[:, None], (weights > 0)[:, None]).flatten()
-        weights = weights * ~flags
+        # What suspects say of their size is not relied on: they count for no more than the median client.
+        weights = torch.where(suspects, weights.clamp(max=float(weights.quantile(0.5))), weights) * (
+            1 - removed
+        )
         weights = weights / weights.sum() if bool(weights.sum() > 0) else ~flags / (~flags).sum()
         excess = excess_factors(updates.norms, updates.num_samples, ~flags)
         scale = 1 / torch.maximum(excess, columns.pop("excess", excess))
@@ -194,24 +200,36 @@ class CaacGuard(Aggregator):
             self.profiles.places(updates.clients, counts.shape[1]),
         )
 
-    def _judge(self, updates: Updates, now: _Round) -> tuple[Tensor, bool, dict[str, Tensor]]:
-        """Why each client is left out (N codes, 0 for nothing), whether that is contested, and what was measured."""
+    def _judge(self, updates: Updates, now: _Round) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Look for clients to leave out.
+
+        Returns:
+            Why each client is left out (N codes, 0 for nothing), how much of its weight it loses (N, from 0 to 1), who
+            loses less than the tests ask for (N booleans), and what was measured.
+        """
         p = self.params
         layer = output_layer_of(updates.layout, now.counts.shape[1])
         nobody = torch.zeros(len(updates), dtype=torch.bool)
         impossible = nobody
+        own_weights = bias = None
         if layer is not None:
             own_weights, bias = layer.own_logit(now.parts.rows)
-        if layer is not None and "impossible" not in p.without:
+        if bias is not None and "impossible" not in p.without:
             impossible = find_impossible(bias, now.angles.lengths, now.pure, now.parts.reach)
         # Half of them do not lie in such a way: this network has no such logits.
         too_many = float(impossible.sum()) > p.most_left_out * len(updates)
+        suspects = impossible if too_many else nobody
         impossible = nobody if too_many else impossible
         possible = ~impossible
         trusted = possible & ~self.profiles.flagged[now.places]
         trusted = trusted if bool((now.pure & trusted[:, None]).any()) else possible
         counting = now.capped * now.pure * trusted[:, None]
-        balanced = layer is not None and layer.outputs == 1 and has_positive_features(own_weights, counting)
+        balanced = (
+            layer is not None
+            and layer.outputs == 1
+            and own_weights is not None
+            and has_positive_features(own_weights, counting)
+        )
         cosines = compare_directions(now.directions, counting, now.pure & possible[:, None], balanced)
         directions = self.profiles.remember_directions(now.places, cosines, p.memory)
         limits = direction_limits(directions, now.counts)
@@ -219,51 +237,82 @@ class CaacGuard(Aggregator):
         if "direction" in p.without:
             against = nobody
         direction = (directions - limits).nan_to_num(nan=1.0).amin(1)
-        contested = too_many or not self._may_leave_out(now, against, possible)
-        left_out = nobody if contested else against
-        counted = torch.full_like(direction, torch.nan)
-        if layer is not None and layer.outputs == 1 and "discrimination" not in p.without:
-            fit = (possible & ~against)[:, None]
-            seen = compare_discrimination(now.angles, bias, counting * fit, now.pure & fit)
-            counted = weigh_evidence(seen, now.patients)
-            counted = torch.where(seen.isnan(), self._residual_evidence(now, counting * fit), counted)
-        discrimination = self.profiles.remember_evidence(now.places, counted, p.discrimination_memory)
-        comparable = ~counted.isnan() & possible & ~against
-        exchanged = comparable & (discrimination < 0)
-        many = _share(exchanged, comparable, now.patients) > p.most_left_out
-        if too_many or many or not self._may_leave_out(now, left_out | exchanged, possible):
-            exchanged, contested = nobody, True
-        why = torch.zeros(len(updates), dtype=torch.long)
-        for code, clients in ((DISCRIMINATION, exchanged), (DIRECTION, left_out), (IMPOSSIBLE, impossible)):
-            why[clients] = code
+        sides = self._sides_of(now, layer, own_weights, counting, possible & ~against)
+        means = self.profiles.remember_sides(now.places, sides.values, sides.apart, p.memory)
+        comparable = ~sides.values.isnan()
+        means = torch.where(comparable, means, torch.nan)
+        discrimination = means - direction_limits(means[:, None], sides.patients[:, None]).flatten()
+        exchanged = discrimination < 0
+        removed = impossible.double()
+        why = IMPOSSIBLE * impossible.long()
+        for code, accused, among in (
+            (DIRECTION, against, possible),
+            (DISCRIMINATION, exchanged, comparable),
+        ):
+            if bool(accused.any()) and not too_many:
+                share = min(self._removable(now, accused, removed, which) for which in (among, possible))
+                removed[accused] = share
+                why[accused] = code if share == 1 else 0
+                suspects = suspects | accused if share < 1 else suspects
         self.profiles.flagged[now.places] = why > 0
         columns = {
             "direction": torch.where(impossible, -1.0, direction),
-            "discrimination": discrimination,
+            "discrimination": discrimination.nan_to_num(nan=1.0),
         }
-        if layer is not None:
+        if bias is not None:
             columns["excess"] = excess_lengths(bias, now.angles.lengths, now.pure & possible[:, None])
-        return why, contested, columns
+        return why, removed, suspects, columns
 
-    def _residual_evidence(self, now: _Round, counting: Tensor) -> Tensor:
-        """What is seen of clients whose only part holds a few patients of the other outcome, too (N; NaN of others)."""
-        mixed = now.holders & ~now.pure
-        counted = torch.full((len(mixed),), torch.nan, dtype=torch.float64)
-        if bool(mixed.any()):
-            residuals = compare_residuals(now.angles, counting, now.holders)
-            for outcome in range(2):
-                own = weigh_evidence(residuals[:, outcome], now.capped[:, outcome])
-                counted[mixed[:, outcome]] = own[mixed[:, outcome]]
-        return counted
+    def _sides_of(
+        self,
+        now: _Round,
+        layer: OutputLayer | None,
+        own_weights: Tensor | None,
+        counting: Tensor,
+        fit: Tensor,
+    ) -> Sides:
+        """On which side the outcomes of clients lie that passed the other tests."""
+        holders, weights = now.holders & fit[:, None], counting * fit[:, None]
+        measure: Callable[[Tensor], Nearness] | None = None
+        if "discrimination" in self.params.without:
+            pass
+        elif now.counts.shape[1] == 2:
+            measure = partial(nearness_of_two, now.directions)
+        elif (
+            own_weights is not None
+            and layer is not None
+            and takes_plain_gradients(now.parts.rows, layer, weights)
+        ):
+            measure = partial(nearness_of_many, own_weights)
+        if measure is None:
+            unknown = torch.full((len(fit),), torch.nan, dtype=torch.float64)
+            return Sides(unknown, torch.zeros_like(unknown), 0.0)
 
-    def _may_leave_out(self, now: _Round, clients: Tensor, among: Tensor) -> bool:
-        """Are these few enough of some clients, by heads, by patients and by the patients of every outcome?"""
+        def remember(sides: Tensor) -> Tensor:
+            return self.profiles.follow_sides(now.places, sides, self.params.memory)
+
+        return compare_outcomes(measure, weights, holders, now.counts, remember)
+
+    def _removable(self, now: _Round, accused: Tensor, removed: Tensor, among: Tensor) -> float:
+        """The largest share of the weight of some clients that may be taken from them, from 0 to 1.
+
+        Args:
+            now: The round.
+            accused: N booleans: these clients, not none.
+            removed: N: the shares that others have lost already.
+            among: N booleans: of which clients no more than the stated shares may be left out.
+        """
         p = self.params
-        if _share(clients, among, now.patients) > p.most_left_out:
-            return False
-        all_of_outcomes = (now.capped * among[:, None]).sum(0)
-        of_outcomes = (now.capped * clients[:, None]).sum(0) / all_of_outcomes.clamp_min(TINY)
-        return bool((of_outcomes <= p.most_of_outcome).all())
+        heads = torch.ones_like(now.patients)
+        limits = [(heads, p.most_left_out), (now.patients, p.most_left_out)]
+        limits += [(of_outcome, p.most_of_outcome) for of_outcome in now.capped.T]
+        share = 1.0
+        for counts, most in limits:
+            left = most * float(counts[among].sum()) - float((counts * removed)[among].sum())
+            asked = float(counts[accused & among].sum())
+            if asked > left:
+                share = min(share, max(0.0, left / asked))
+        return share
 
     def profile_table(self) -> dict[str, dict[str, float]]:
         return self.profiles.table()
@@ -273,11 +322,3 @@ class CaacGuard(Aggregator):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.profiles.load_state_dict(state)
-
-
-def _share(some: Tensor, among: Tensor, patients: Tensor) -> float:
-    """The share of some clients among others, by heads or by patients, whichever is larger."""
-    if not bool(among.any()):
-        return 0.0
-    heads = float(some.sum() / among.sum())
-    return max(heads, float((patients * some).sum() / (patients * among).sum().clamp_min(TINY)))
