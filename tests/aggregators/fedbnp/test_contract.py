@@ -14,9 +14,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 
 
 @pytest.fixture
-def create(small):
-    brief = {"practice_groups": 1, "attention_epochs": 2, "vae_epochs": 2, "rl_steps": 5}
-    return lambda name: aggregators.create(name, **{**small, **brief})
+def create(brief):
+    return lambda name: aggregators.create(name, **brief)
 
 
 @pytest.fixture
