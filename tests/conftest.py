@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 import torch
 
+gc.disable()  # until all tests are collected: modules stay
 torch.set_num_threads(1)
 # A shell ignores Ctrl-C for what it starts in the background, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,8 +37,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Modules and collected tests stay to the end: the garbage collector need not go through them again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():
@@ -126,10 +128,17 @@ def no_waiting_for_the_disk():
     os.fsync = before
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory):
+    """Names of folders that nobody has made yet: most tests prepare nothing, and a folder costs time."""
+    parent = tmp_path_factory.mktemp("caches")
+    return (parent / str(number) / "cache" for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(cache_folders, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test prepares into a folder of its own."""
-    root = tmp_path / "cache"
+    root = next(cache_folders)
     monkeypatch.setenv("WARDROUND_DATA", str(root))
     return root
 

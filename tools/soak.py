@@ -1,7 +1,8 @@
 """Load and faults at a bounded size: make soak.
 
-python tools/soak.py matrix [--runs 1000] [--seed 0]: a matrix of short runs whose processes are killed at random, and
-started again until all runs are finished; then every result is compared with the same matrix left in peace.
+python tools/soak.py matrix [--runs 1000] [--kills 40] [--seed 0]: a matrix of short runs whose processes are killed
+at random, about so many times, and started again until all runs are finished; then every result is compared with the
+same matrix left in peace.
 python tools/soak.py page [--browsers 500] [--rounds 60] [--seed 0]: that many event streams of the live page, some of
 which break off and come back; then every browser must have seen every round exactly once.
 
@@ -76,32 +77,53 @@ def finished(out: Path) -> int:
     return len(list(out.glob("*/summary.json")))
 
 
-def run_with_kills(matrix: Path, out: Path, chance: random.Random, log: Path) -> dict[str, int]:
-    """Start the matrix again and again, and kill all of it or one of its processes, until it ends by itself."""
+def run_with_kills(
+    matrix: Path, out: Path, runs_per_kill: float, chance: random.Random, log: Path
+) -> dict[str, int]:
+    """Start the matrix again and again, and kill all of it or one of its processes, until it ends by itself.
+
+    The next kill waits for some runs to finish, so that most of the time goes into runs and not into starting again,
+    and then for some moments, so that it hits runs anywhere.
+    """
     kills = {"all processes": 0, "one process": 0}
+    wanted, moment = chance.uniform(0, 2 * runs_per_kill), chance.uniform(0, 2)
     with open(log, "a", encoding="utf-8") as lines:
         while True:
             process = subprocess.Popen(
                 matrix_command(matrix, out), stdout=lines, stderr=lines, start_new_session=True
             )
-            before, begun, wait = finished(out), time.monotonic(), chance.uniform(1, 8)
+            before, last_run, kills_before = finished(out), time.monotonic(), sum(kills.values())
+            due = before + max(1, round(wanted))
             while process.poll() is None:
-                if time.monotonic() - begun > wait and finished(out) > before:
+                if (done := finished(out)) > before:
+                    before, last_run = done, time.monotonic()
+                if done >= due:
+                    time.sleep(moment)
                     below = children(process.pid)
-                    if chance.random() < 0.5 or not below:
+                    everything = chance.random() < 0.5 or not below
+                    wanted, moment = chance.uniform(0, 2 * runs_per_kill), chance.uniform(0, 2)
+                    if process.poll() is not None:
+                        break  # it has ended by itself meanwhile
+                    if everything:
                         os.killpg(process.pid, signal.SIGKILL)
                         kills["all processes"] += 1
                         break
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(chance.choice(below), signal.SIGKILL)
                         kills["one process"] += 1
-                    before, begun, wait = finished(out), time.monotonic(), chance.uniform(1, 8)
-                if time.monotonic() - begun > PATIENCE:
+                    due = finished(out) + max(1, round(wanted))
+                if time.monotonic() - last_run > PATIENCE:
                     os.killpg(process.pid, signal.SIGKILL)
-                    raise SystemExit(f"no run was finished in {PATIENCE:.0f} s; see {log}")
-                time.sleep(0.05)
+                    said = log.read_text(encoding="utf-8")[-2000:]
+                    raise SystemExit(f"no run was finished in {PATIENCE:.0f} s:\n{said}")
+                time.sleep(0.2)
             if process.wait() == 0:
                 return kills
+            if sum(kills.values()) == kills_before:
+                said = log.read_text(encoding="utf-8")[-2000:]
+                raise SystemExit(
+                    f"nobody killed it, and it ended with exit code {process.returncode}:\n{said}"
+                )
             print(f"killed so far: {kills}; {finished(out)} runs are finished", file=sys.stderr, flush=True)
 
 
@@ -113,13 +135,16 @@ def result_of(folder: Path) -> tuple[Any, ...]:
     return summary["status"], summary["final"], [(line["round"], line["metrics"]) for line in rounds], clients
 
 
-def soak_matrix(runs: int, seed: int) -> None:
+def soak_matrix(runs: int, kills_wanted: int, seed: int) -> None:
     """All runs finished, each with the result that it has without kills, and the analysis accepts the folders."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         count = write_matrix(folder / "soak.yaml", runs)
-        kills = run_with_kills(folder / "soak.yaml", folder / "killed", random.Random(seed), folder / "log")
+        kills = run_with_kills(
+            folder / "soak.yaml", folder / "killed", count / kills_wanted, random.Random(seed), folder / "log"
+        )
+        disturbed = time.monotonic() - begun
         subprocess.run(
             matrix_command(folder / "soak.yaml", folder / "peace"), check=True, stdout=subprocess.DEVNULL
         )
@@ -142,7 +167,7 @@ def soak_matrix(runs: int, seed: int) -> None:
     print(
         f"matrix: {count} runs of 3 rounds, {len(names[0])} finished; killed with SIGKILL: all processes "
         f"{kills['all processes']} times, one process {kills['one process']} times; results that differ from those "
-        f"without kills: {len(different)}; {time.monotonic() - begun:.0f} s",
+        f"without kills: {len(different)}; {time.monotonic() - begun:.0f} s, of which {disturbed:.0f} s with kills",
         flush=True,
     )
     if names[0] != names[1] or len(names[0]) != count or different:
@@ -255,12 +280,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Load and faults at a bounded size.")
     parser.add_argument("part", choices=("matrix", "page"))
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--browsers", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.part == "matrix":
-        soak_matrix(options.runs, options.seed)
+        soak_matrix(options.runs, options.kills, options.seed)
     else:
         soak_page(options.browsers, options.rounds, options.seed)
 

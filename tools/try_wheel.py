@@ -23,7 +23,7 @@ honest = torch.randn(20, 1000, generator=torch.Generator().manual_seed(0)) + 1
 sent = honest.clone()
 sent[:4] = attacks.create("alie", k=2.5).craft(honest[:4], attacks.Knowledge(round=1, honest=honest))
 out = aggregators.create("trimmed-mean", f=4).aggregate(Updates(sent, num_samples=[100] * 20), round=1)
-assert 0.5 < out.delta.mean() < 1.2, out.delta.mean()
+torch.testing.assert_close(out.delta, sent.sort(0).values[4:16].mean(0))
 print(wardround.__file__)
 """
 RUN = ["dataset.name=icu", "aggregator.name=median", "rounds=2", "partition.clients=5"]

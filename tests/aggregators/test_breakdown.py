@@ -39,7 +39,13 @@ def test_rules_without_a_claim_do_break(claim):
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(
-    ("name", "attackers"), [("trimmed-mean", 4), ("trimmed-mean", 8), ("median", 4), ("smea", 4)]
+    ("name", "attackers"),
+    [
+        ("trimmed-mean", 4),
+        ("trimmed-mean", 8),
+        ("median", 4),
+        pytest.param("smea", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_no_attack_drives_a_rule_beyond_its_proven_kappa(name, attackers, mixed):
     proven = breakdown.proven_kappa(name, attackers, mixed)

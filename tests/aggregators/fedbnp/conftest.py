@@ -52,9 +52,9 @@ def make_round():
 
 
 @pytest.fixture(scope="session")
-def small():
-    """Parameters that keep practice short."""
+def brief():
+    """Parameters with hardly any practice: for what does not depend on how well anything is learnt."""
     return {
-        "practice_groups": 2, "calm_groups": 1, "practice_draws": 2, "practice_clients": 8, "rl_steps": 20,
-        "tries": 2, "learn_every": 3,
+        "practice_groups": 1, "calm_groups": 1, "practice_draws": 2, "practice_clients": 8, "rl_steps": 5,
+        "tries": 2, "learn_every": 3, "attention_epochs": 2, "vae_epochs": 2,
     }  # fmt: skip

@@ -29,8 +29,8 @@ def test_attackers_like_the_planted_ones_are_found(make_server, make_round):
 
 
 @pytest.mark.slow
-def test_the_documents_trust_squeezes_and_the_verdict_does_not(make_server, make_round, small):
-    document, sharp = aggregators.create("fedbnp", **small), aggregators.create("fedbnp-sharp", **small)
+def test_the_documents_trust_squeezes_and_the_verdict_does_not(make_server, make_round, brief):
+    document, sharp = aggregators.create("fedbnp", **brief), aggregators.create("fedbnp-sharp", **brief)
     a, b = (aggregate(rule, make_server(), make_round()) for rule in (document, sharp))
     assert torch.equal(a.flags, b.flags)
     assert torch.equal(a.scores, b.scores)
@@ -38,21 +38,21 @@ def test_the_documents_trust_squeezes_and_the_verdict_does_not(make_server, make
     torch.testing.assert_close(a.weights, torch.sigmoid(mixed) / torch.sigmoid(mixed).sum())
     torch.testing.assert_close(b.weights, mixed / mixed.sum())
     assert a.weights.max() / a.weights.min() < 0.7311 / 0.5 + 1e-3
-    named = aggregators.create("fedbnp", trust="sharp", **small)
+    named = aggregators.create("fedbnp", trust="sharp", **brief)
     assert torch.equal(aggregate(named, make_server(), make_round()).weights, b.weights)
 
 
-def test_rl_weighs_by_the_policy_alone(make_server, make_round, small):
-    out = aggregate(aggregators.create("rl", **small), make_server(), make_round())
+def test_rl_weighs_by_the_policy_alone(make_server, make_round, brief):
+    out = aggregate(aggregators.create("rl", **brief), make_server(), make_round())
     torch.testing.assert_close(out.weights, out.columns["policy"] / out.columns["policy"].sum())
     assert torch.equal(out.flags, out.columns["policy"] < 0.5)
     assert "attention" not in out.columns
 
 
 @pytest.mark.slow
-def test_cost_is_reported_and_bounded(make_server, small):
+def test_cost_is_reported_and_bounded(make_server, brief):
     rows = torch.linspace(-1, 1, SIZE) + torch.randn(20, SIZE, generator=torch.Generator().manual_seed(0))
-    server, rule = make_server(), aggregators.create("fedbnp", **small)
+    server, rule = make_server(), aggregators.create("fedbnp", **brief)
     for t in (1, 2):  # both with practice
         aggregate(rule, server, Updates(rows), t)
     before = server.evaluated
@@ -62,8 +62,8 @@ def test_cost_is_reported_and_bounded(make_server, small):
 
 
 @pytest.mark.slow
-def test_practice_is_rare(make_server, make_round, small):
-    server, rule = make_server(), aggregators.create("fedbnp", **small)
+def test_practice_is_rare(make_server, make_round, brief):
+    server, rule = make_server(), aggregators.create("fedbnp", **brief)
     asked = []
     server.root_updates = lambda *where: asked.append(where[0]) or make_server.root_updates(server, *where)
     for t in range(1, 7):
@@ -78,8 +78,8 @@ def test_without_the_servers_side_it_says_what_is_missing(name, make_round):
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, make_round, small):
-    server, rule = make_server(), aggregators.create("fedbnp", **small)
+def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, make_round, brief):
+    server, rule = make_server(), aggregators.create("fedbnp", **brief)
     server.root_updates = lambda round, count, *_: torch.full((count, SIZE), torch.nan)
     out = aggregate(rule, server, make_round())
     assert "not finite" in out.skipped
@@ -88,8 +88,8 @@ def test_a_server_that_cannot_train_skips_the_round_and_goes_on(make_server, mak
 
 
 @pytest.mark.slow
-def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server, make_round, small):
-    server, rule = make_server(), aggregators.create("fedbnp", **small)
+def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server, make_round, brief):
+    server, rule = make_server(), aggregators.create("fedbnp", **brief)
     server.reference = lambda round, group=None, draw=0: (
         server.direction * (torch.nan if group is None else 1)
     )
@@ -101,33 +101,33 @@ def test_a_root_update_that_is_not_finite_is_replaced_by_the_median(make_server,
 
 
 @pytest.mark.slow
-def test_enormous_rows_do_no_harm(make_server, make_round, small):
+def test_enormous_rows_do_no_harm(make_server, make_round, brief):
     updates = make_round()
     updates.matrix[12:] = 1e18
-    out = aggregate(aggregators.create("fedbnp-sharp", **small), make_server(), updates)
+    out = aggregate(aggregators.create("fedbnp-sharp", **brief), make_server(), updates)
     for values in (out.weights, out.scores, *out.columns.values()):
         assert torch.isfinite(values).all()
 
 
 @pytest.mark.slow
-def test_long_updates_are_projected_for_the_autoencoder(make_server, make_round, small):
-    rule = aggregators.create("fedbnp", vae_max_dim=16, **small)
+def test_long_updates_are_projected_for_the_autoencoder(make_server, make_round, brief):
+    rule = aggregators.create("fedbnp", vae_max_dim=16, **brief)
     assert aggregate(rule, make_server(), make_round()).skipped is None
     assert rule.detector.vae.inputs == 16
     assert rule.state_dict()["vae.body.0.weight"].shape == (128, 16)
 
 
 @pytest.mark.slow
-def test_a_saved_detector_gives_the_same_opinions(make_server, make_round, small, tmp_path):
+def test_a_saved_detector_gives_the_same_opinions(make_server, make_round, brief, tmp_path):
     def opinion(detector, t):
         server = make_server()
         return detector.examine(make_round(seed=t), t, torch.zeros(SIZE), server.direction, server)
 
-    detector = Detector(DetectorParams(**small))
+    detector = Detector(DetectorParams(**brief))
     for t in (1, 2):
         opinion(detector, t)
     detector.save(tmp_path / "detector.pt")
-    again = Detector(DetectorParams(**small))
+    again = Detector(DetectorParams(**brief))
     again.load(tmp_path / "detector.pt")
     for t in (3, 4):  # with a time of practice between them
         one, other = opinion(detector, t), opinion(again, t)
@@ -169,9 +169,9 @@ def test_other_files_are_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_detector_of_other_parameters_does_not_fit(make_server, make_round, small, tmp_path):
-    rule = aggregators.create("fedbnp", **small)
+def test_a_detector_of_other_parameters_does_not_fit(make_server, make_round, brief, tmp_path):
+    rule = aggregators.create("fedbnp", **brief)
     aggregate(rule, make_server(), make_round())
-    other = aggregators.create("fedbnp", **small, vae_max_dim=8)
+    other = aggregators.create("fedbnp", **brief, vae_max_dim=8)
     with pytest.raises(DataError, match="with these parameters"):
         other.load_state_dict(rule.state_dict())

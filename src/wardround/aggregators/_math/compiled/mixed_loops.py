@@ -1,4 +1,8 @@
-"""Compiled loops over mixtures of rows (see `shared_sums`), whose values never leave the cache."""
+"""Compiled loops over mixtures of rows (see `shared_sums`), whose values never leave the cache.
+
+A kernel may hold numbers of its enclosing function but no other compiled loop: numba knows the code that it has kept
+on disk by such values, and a compiled loop is another one in every process.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +26,12 @@ mean_of_nearest: Any = vector_code.mean_of_nearest
 
 
 @functools.cache
-def _mixing(count: int) -> Callable[..., None]:
-    """Compile `mix(matrix, rows, factors, places, sums, mixed, column)` for mixtures of `count` shared sums each.
-
-    It writes ORDERED_COLUMNS columns of the mixtures, from `column` on, into `mixed` (K lines). `sums` is scratch,
-    SUMS·G lines of so many columns, the first of which is 0.
-    """
-
-    def mix(matrix: Any, rows: Any, factors: Any, places: Any, sums: Any, mixed: Any, column: int) -> None:
-        for group in range(len(rows) // GROUP):
-            add_subsets(matrix, rows, factors, sums, group, column, ORDERED_COLUMNS)
-        for k in range(len(places)):
-            add_places(sums, places, mixed, k, count, ORDERED_COLUMNS)
-
-    return compiled_loop(mix)
-
-
-@functools.cache
 def mixed_middle_kernel(n: int, first: int, last: int, count: int) -> Callable[..., None]:
     """Compile `kernel(matrix, chosen, rows, factors, places, out, start, stop)` for n mixtures of `count` sums each.
 
     It writes out[c] = mean of the sorted values first…last of column c of the mixtures at the n places `chosen`.
+    ORDERED_COLUMNS columns are made at a time, of the shared sums (SUMS·G lines, the first is 0) and of all mixtures.
     """
-    mix = _mixing(count)
 
     def middle(
         matrix: Any, chosen: Any, rows: Any, factors: Any, places: Any, out: Any, start: int, stop: int
@@ -53,7 +40,10 @@ def mixed_middle_kernel(n: int, first: int, last: int, count: int) -> Callable[.
         mixed = np.empty((len(places), ORDERED_COLUMNS), dtype=matrix.dtype)
         for block in range(start, stop, ORDERED_COLUMNS):
             a = min(block, matrix.shape[1] - ORDERED_COLUMNS)
-            mix(matrix, rows, factors, places, sums, mixed, a)
+            for group in range(len(rows) // GROUP):
+                add_subsets(matrix, rows, factors, sums, group, a, ORDERED_COLUMNS)
+            for k in range(len(places)):
+                add_places(sums, places, mixed, k, count, ORDERED_COLUMNS)
             mean_of_middle(mixed, chosen, out[a : a + ORDERED_COLUMNS], 0, ORDERED_COLUMNS, n, first, last)
 
     return compiled_loop(middle)
@@ -62,7 +52,6 @@ def mixed_middle_kernel(n: int, first: int, last: int, count: int) -> Callable[.
 @functools.cache
 def mixed_nearest_kernel(n: int, dropped: int, count: int) -> Callable[..., None]:
     """As `mixed_middle_kernel`, for the mean of the n − dropped values of a column nearest to their median."""
-    mix = _mixing(count)
 
     def nearest(
         matrix: Any, chosen: Any, rows: Any, factors: Any, places: Any, out: Any, start: int, stop: int
@@ -71,7 +60,10 @@ def mixed_nearest_kernel(n: int, dropped: int, count: int) -> Callable[..., None
         mixed = np.empty((len(places), ORDERED_COLUMNS), dtype=matrix.dtype)
         for block in range(start, stop, ORDERED_COLUMNS):
             a = min(block, matrix.shape[1] - ORDERED_COLUMNS)
-            mix(matrix, rows, factors, places, sums, mixed, a)
+            for group in range(len(rows) // GROUP):
+                add_subsets(matrix, rows, factors, sums, group, a, ORDERED_COLUMNS)
+            for k in range(len(places)):
+                add_places(sums, places, mixed, k, count, ORDERED_COLUMNS)
             mean_of_nearest(mixed, chosen, out[a : a + ORDERED_COLUMNS], 0, ORDERED_COLUMNS, n, dropped)
 
     return compiled_loop(nearest)
