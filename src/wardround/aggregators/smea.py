@@ -22,10 +22,10 @@ class SmallestMaximumEigenvalue(ByzantineBound):
     .. math:: \Delta = \bar U_{S^*}, \qquad S^* \in \arg\min_{|S| = N-f} \lambda_{\max}\Big(\frac{1}{N-f}
         \sum_{i \in S} (U_i - \bar U_S)(U_i - \bar U_S)^\top\Big)
 
-    The eigenvalue is that of the subset's centred Gram matrix, (N−f) × (N−f), and exact; where a cheaper test shows that
-    a subset is not the best, it is not computed. (ByzFL's code takes one step
-    of the power method from a random start, so that its choice differs from run to run.) Every subset is looked at, so
-    that more than 200,000 of them are refused. Needs N ≥ 2f+1. Scores are the distances to the result.
+    The eigenvalue is that of the subset's centred Gram matrix, (N−f) × (N−f), and exact; it is not computed where a
+    cheaper test shows that the subset is not the best. (ByzFL's code takes one step of the power method from a random
+    start, so that its choice differs from run to run.) Every subset is looked at, so that more than 200,000 of them are
+    refused. Needs N ≥ 2f+1. Scores are the distances to the result.
 
     Allouah, Guerraoui, Gupta, Pinot, Stephan, "On the Privacy-Robustness-Utility Trilemma in Distributed Learning",
     ICML 2023, which also proves κ = 4f/(N−f) · (1 + f/(N−2f))².
