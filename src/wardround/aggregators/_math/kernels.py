@@ -11,6 +11,7 @@ for milliseconds after their work is done, on the cores that the next pass needs
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -283,9 +284,12 @@ def _gram_by_loops(
     arrays = [values.numpy() for values in (matrix, sample, centre, weights)]
     sums = [values.numpy() for values in (products, squared, projections)]
 
+    own = threading.local()
+
     def work(part: int, start: int, stop: int) -> None:
-        scratch = torch.zeros(side + 1, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
-        kernel(*arrays, scratch, *(values[part] for values in sums), start, stop)
+        if not hasattr(own, "scratch"):  # of each thread
+            own.scratch = torch.zeros(side + 1, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
+        kernel(*arrays, own.scratch, *(values[part] for values in sums), start, stop)
 
     for_each_range(d, work)
     upper = products.sum(0)[:n, :n].triu()

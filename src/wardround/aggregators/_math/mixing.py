@@ -27,7 +27,7 @@ from wardround.aggregators._math.kernels import (
 )
 from wardround.aggregators._math.measurements import MeasurementPlan, Measurements
 from wardround.aggregators._math.order_statistics import mean_nearest_median, mean_of_middle
-from wardround.aggregators._math.shared_sums import shared_sums
+from wardround.aggregators._math.shared_sums import GROUP, shared_sums
 from wardround.updates import Updates
 
 __all__ = [
@@ -102,8 +102,8 @@ def mixed_middle(matrix: Tensor, coefficients: Tensor, dropped: int) -> Tensor:
     """
     n = len(coefficients)
 
-    def kernel(loops: ModuleType, sums: int) -> Callable[..., None]:
-        return loops.mixed_middle_kernel(n, dropped, n - 1 - dropped, sums)  # type: ignore[no-any-return]
+    def kernel(loops: ModuleType, *shape: int) -> Callable[..., None]:
+        return loops.mixed_middle_kernel(*shape, dropped, n - 1 - dropped)  # type: ignore[no-any-return]
 
     return _reduce(matrix, coefficients, range(n), kernel, lambda mixed: mean_of_middle(mixed, dropped))
 
@@ -114,8 +114,8 @@ def mixed_nearest_median(
     """Compute `mean_nearest_median` of M·U, or of the mixtures at the places `rows`; otherwise as `mixed_middle`."""
     chosen = range(len(coefficients)) if rows is None else rows
 
-    def kernel(loops: ModuleType, sums: int) -> Callable[..., None]:
-        return loops.mixed_nearest_kernel(len(chosen), dropped, sums)  # type: ignore[no-any-return]
+    def kernel(loops: ModuleType, *shape: int) -> Callable[..., None]:
+        return loops.mixed_nearest_kernel(*shape, dropped)  # type: ignore[no-any-return]
 
     return _reduce(
         matrix, coefficients, chosen, kernel, lambda mixed: mean_nearest_median(mixed, dropped, rows)
@@ -126,7 +126,7 @@ def _reduce(
     matrix: Tensor,
     coefficients: Tensor,
     chosen: Sequence[int],
-    kernel: Callable[[ModuleType, int], Callable[..., None]],
+    kernel: Callable[..., Callable[..., None]],
     reduce: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """D values, each made of its own column of the mixtures.
@@ -136,9 +136,10 @@ def _reduce(
     out, loops = matrix.new_empty(matrix.shape[1]), mixed_loops_for(matrix, len(chosen))
     shared = shared_sums(coefficients) if loops is not None else None
     if loops is not None and shared is not None and summing_precision(matrix, coefficients) == matrix.dtype:
-        loop, values = kernel(loops, shared.places.shape[1]), matrix.numpy()
-        plan = shared.rows, shared.factors.astype(values.dtype), shared.places
-        arrays = values, np.asarray(chosen, dtype=np.int64), *plan, out.numpy()
+        values, places = matrix.numpy(), shared.places[list(chosen)]
+        loop = kernel(loops, len(chosen), len(shared.rows) // GROUP, places.shape[1])
+        factors = np.append(shared.factors, 1).astype(values.dtype)
+        arrays = values, shared.rows, factors, places, out.numpy()
         for_each_range(matrix.shape[1], lambda _, start, stop: loop(*arrays, start, stop))
         return out
 

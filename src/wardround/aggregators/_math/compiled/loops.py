@@ -350,7 +350,7 @@ def _add_gram(
     start: int,
     stop: int,
 ) -> None:
-    """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle of tiles, in the precision of `rows`.
+    """gram += (matrix − centre)(matrix − centre)ᵀ, upper triangle, in the precision of `rows`.
 
     Also norms[i] += ‖matrix[i]‖² and, where there is an anchor,
     projections[i] += ⟨matrix[i] − centre, anchor + centre⟩.
@@ -399,8 +399,10 @@ def _add_gram(
                 projections[i] += seen
         ahead = 0
         for i in range(0, side, TILE):
-            for j in range(i, side, TILE):
-                add_tile_products(rows, i, j, gram, matrix, ahead, b)
+            add_tile_products(rows, i, i, gram, matrix, ahead, b, True)
+            ahead = min(ahead + 2, max(n - 2, 0))
+            for j in range(i + TILE, side, TILE):
+                add_tile_products(rows, i, j, gram, matrix, ahead, b, False)
                 ahead = min(ahead + 2, max(n - 2, 0))
 
 

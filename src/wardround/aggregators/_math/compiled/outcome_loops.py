@@ -86,8 +86,10 @@ def _add_products(rows: Any, gram: Any, following: Any, column: int, together: i
     side, last, ahead = len(rows) - 1, max(len(following) - 2, 0), 0
     for i in range(0, side, TILE):
         end = ((i + TILE - 1) // together + 1) * together
-        for j in range(i, min(end, side), TILE):
-            add_tile_products(rows, i, j, gram, following, ahead, column)
+        add_tile_products(rows, i, i, gram, following, ahead, column, True)
+        ahead = min(ahead + 2, last)
+        for j in range(i + TILE, min(end, side), TILE):
+            add_tile_products(rows, i, j, gram, following, ahead, column, False)
             ahead = min(ahead + 2, last)
 
 

@@ -6,7 +6,7 @@ of some hundred comparators compiles in a fraction of a second and keeps its wir
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -15,32 +15,36 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wardround.aggregators._math.compiled import TILE
-from wardround.aggregators._math.shared_sums import GROUP, SUMS
 from wardround.aggregators._math.sorting_networks import pruned, sorting_network
 
 __all__ = [
-    "add_places",
-    "add_subsets",
+    "INDEX",
+    "Columns",
+    "Emitters",
     "add_tile_products",
+    "emit_middle",
+    "emit_nearest",
     "exchange_rows",
+    "index",
     "mean_of_middle",
     "mean_of_nearest",
     "mix_tile",
 ]
 
 REGISTER_BYTES = 64
-AHEAD = 512
-"""Columns between those that are mixed and those that are called from memory meanwhile."""
+
+Emitters = Sequence[Callable[[], None]]
+"""Functions that emit some instructions each."""
 
 INDEX, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 DOUBLE = ir.DoubleType()
 
 
-def _index(value: int) -> Any:
+def index(value: int) -> Any:
     return ir.Constant(INDEX, value)
 
 
-class _Columns:
+class Columns:
     """Vector-wise access to the columns of an array (a matrix or a vector) inside emitted code."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any, value: Any) -> None:
@@ -90,10 +94,21 @@ class _Columns:
         return self.builder.fptrunc(value, self.vector) if self.itemsize < 8 else value
 
 
-def _sorted_wires(builder: Any, wires: list[Any], needed: range) -> list[Any]:
-    """Compare-exchange whole registers along the network; only the needed wires end up right."""
-    for low, high in pruned(sorting_network(len(wires)), needed):
+def sorted_wires(builder: Any, wires: list[Any], needed: range, meanwhile: Emitters = ()) -> list[Any]:
+    """Compare-exchange whole registers along the network; only the needed wires end up right.
+
+    What `meanwhile` emits is spread evenly among the comparators. Additions, loads and stores have units of their own
+    in the processor, which looks ahead no farther than some dozen instructions for something to do at the same time.
+    """
+    network, done = pruned(sorting_network(len(wires)), needed), 0
+    for place, (low, high) in enumerate(network, start=1):
         wires[low], wires[high] = _in_order(builder, wires[low], wires[high])
+        following = place * len(meanwhile) // len(network)
+        for emit in meanwhile[done:following]:
+            emit()
+        done = following
+    for emit in meanwhile[done:]:  # a network without comparators
+        emit()
     return wires
 
 
@@ -104,25 +119,25 @@ def _in_order(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _column_loop(
-    context: Any, builder: Any, signature: Any, args: Any, n: int, emit: Callable[[_Columns, list[Any]], Any]
+    context: Any, builder: Any, signature: Any, args: Any, n: int, emit: Callable[[Columns, list[Any]], Any]
 ) -> Any:
     """Emit out[c] = emit(column c of the n rows) for start ≤ c < stop, a register of columns at a time.
 
     The last register is moved back to end with the matrix: its columns are computed twice, alike.
     """
-    matrix = _Columns(context, builder, signature.args[0], args[0])
+    matrix = Columns(context, builder, signature.args[0], args[0])
     indices = context.make_array(signature.args[1])(context, builder, args[1])
-    rows = [builder.load(builder.gep(indices.data, [_index(k)])) for k in range(n)]
-    out = _Columns(context, builder, signature.args[2], args[2])
-    last = builder.sub(matrix.width, _index(matrix.lanes))
-    with cgutils.for_range_slice(builder, args[3], args[4], _index(matrix.lanes)) as (start, _):
+    rows = [builder.load(builder.gep(indices.data, [index(k)])) for k in range(n)]
+    out = Columns(context, builder, signature.args[2], args[2])
+    last = builder.sub(matrix.width, index(matrix.lanes))
+    with cgutils.for_range_slice(builder, args[3], args[4], index(matrix.lanes)) as (start, _):
         column = builder.select(builder.icmp_signed("<", start, last), start, last)
         wires = [matrix.load(row, column) for row in rows]
         out.store(emit(matrix, wires), None, column)
     return context.get_dummy_value()
 
 
-def _scaled_sum(columns: _Columns, terms: list[Any], count: int) -> Any:
+def _scaled_sum(columns: Columns, terms: list[Any], count: int) -> Any:
     builder = columns.builder
     total = terms[0]
     for term in terms[1:]:
@@ -131,16 +146,45 @@ def _scaled_sum(columns: _Columns, terms: list[Any], count: int) -> Any:
     return columns.narrow(builder.fdiv(total, divisor))
 
 
+def emit_middle(columns: Columns, wires: list[Any], first: int, last: int, meanwhile: Emitters = ()) -> Any:
+    """The mean of the sorted values first…last (inclusive), lane by lane."""
+    needed = range(first, last + 1)
+    wires = sorted_wires(columns.builder, wires, needed, meanwhile)
+    return _scaled_sum(columns, [columns.widen(wires[k]) for k in needed], len(needed))
+
+
+def emit_nearest(columns: Columns, wires: list[Any], dropped: int, meanwhile: Emitters = ()) -> Any:
+    """The mean of the n − dropped values that lie nearest to their median, lane by lane.
+
+    In sorted order these are a window of width β = n − dropped. It moves right past position s exactly
+    when x[s+β] lies nearer to the median than x[s]: x[s] + x[s+β] < 2·median, decided in float64.
+    """
+    builder, n, width = columns.builder, len(wires), len(wires) - dropped
+    x = [columns.widen(wire) for wire in sorted_wires(builder, wires, range(n), meanwhile)]
+    twice_median = builder.fadd(x[(n - 1) // 2], x[n // 2])
+    moved = [
+        builder.fcmp_ordered("<", builder.fadd(x[s], x[s + width]), twice_median) for s in range(dropped)
+    ]
+    zero = ir.Constant(columns.wide, [0.0] * columns.lanes)
+    terms = []
+    for k in range(n):
+        term = x[k]
+        if k < dropped:  # in the first window, until the window moves past it
+            term = builder.select(moved[k], zero, term)
+        if k >= width:  # only once the window has moved far enough
+            term = builder.select(moved[k - width], term, zero)
+        terms.append(term)
+    return _scaled_sum(columns, terms, width)
+
+
 @intrinsic(prefer_literal=True)
 def mean_of_middle(
     typing: Any, matrix: Any, rows: Any, out: Any, start: Any, stop: Any, n: Any, first: Any, last: Any
 ) -> Any:
     """out[c] = mean of the sorted values first…last (inclusive) of column c, over the rows at the `n` places `rows`."""
-    needed = range(first.literal_value, last.literal_value + 1)
 
-    def emit(columns: _Columns, wires: list[Any]) -> Any:
-        wires = _sorted_wires(columns.builder, wires, needed)
-        return _scaled_sum(columns, [columns.widen(wires[k]) for k in needed], len(needed))
+    def emit(columns: Columns, wires: list[Any]) -> Any:
+        return emit_middle(columns, wires, first.literal_value, last.literal_value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _column_loop(context, builder, signature, args, n.literal_value, emit)
@@ -152,34 +196,13 @@ def mean_of_middle(
 def mean_of_nearest(
     typing: Any, matrix: Any, rows: Any, out: Any, start: Any, stop: Any, n: Any, dropped: Any
 ) -> Any:
-    """out[c] = mean of the n − dropped values of column c that lie nearest to their median, over `n` rows.
+    """out[c] = mean of the n − dropped values of column c that lie nearest to their median, over `n` rows."""
 
-    In sorted order these are a window of width β = n − dropped. It moves right past position s exactly
-    when x[s+β] lies nearer to the median than x[s]: x[s] + x[s+β] < 2·median, decided in float64.
-    """
-    wires_count, moves = n.literal_value, dropped.literal_value
-    width = wires_count - moves
-
-    def emit(columns: _Columns, wires: list[Any]) -> Any:
-        builder = columns.builder
-        x = [columns.widen(w) for w in _sorted_wires(builder, wires, range(wires_count))]
-        twice_median = builder.fadd(x[(wires_count - 1) // 2], x[wires_count // 2])
-        moved = [
-            builder.fcmp_ordered("<", builder.fadd(x[s], x[s + width]), twice_median) for s in range(moves)
-        ]
-        zero = ir.Constant(columns.wide, [0.0] * columns.lanes)
-        terms = []
-        for k in range(wires_count):
-            term = x[k]
-            if k < moves:  # in the first window, until the window moves past it
-                term = builder.select(moved[k], zero, term)
-            if k >= width:  # only once the window has moved far enough
-                term = builder.select(moved[k - width], term, zero)
-            terms.append(term)
-        return _scaled_sum(columns, terms, width)
+    def emit(columns: Columns, wires: list[Any]) -> Any:
+        return emit_nearest(columns, wires, dropped.literal_value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _column_loop(context, builder, signature, args, wires_count, emit)
+        return _column_loop(context, builder, signature, args, n.literal_value, emit)
 
     return types.void(matrix, rows, out, start, stop, n, dropped), codegen
 
@@ -192,11 +215,11 @@ def exchange_rows(typing: Any, rows: Any, low: Any, high: Any, columns: Any) -> 
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = _Columns(context, builder, signature.args[0], args[0])
+        array = Columns(context, builder, signature.args[0], args[0])
         for start in range(0, columns.literal_value, array.lanes):
-            pair = (array.load(row, _index(start)) for row in args[1:3])
+            pair = (array.load(row, index(start)) for row in args[1:3])
             for row, value in zip(args[1:3], _in_order(builder, *pair), strict=True):
-                array.store(value, row, _index(start))
+                array.store(value, row, index(start))
         return context.get_dummy_value()
 
     return types.void(rows, low, high, columns), codegen
@@ -211,21 +234,21 @@ def mix_tile(typing: Any, matrix: Any, weights: Any, out: Any, k: Any, column: A
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows, factors, result = (
-            _Columns(context, builder, kind, value)
+            Columns(context, builder, kind, value)
             for kind, value in zip(signature.args[:3], args[:3], strict=True)
         )
         count = cgutils.unpack_tuple(builder, rows.array.shape)[0]
-        last = builder.sub(cgutils.unpack_tuple(builder, result.array.shape)[0], _index(1))
-        lines = [builder.add(args[3], _index(p)) for p in range(TILE)]
+        last = builder.sub(cgutils.unpack_tuple(builder, result.array.shape)[0], index(1))
+        lines = [builder.add(args[3], index(p)) for p in range(TILE)]
         lines = [builder.select(builder.icmp_signed("<", line, last), line, last) for line in lines]
-        steps = [_index(q * rows.lanes) for q in range(TILE)]
+        steps = [index(q * rows.lanes) for q in range(TILE)]
 
         before, body = builder.block, builder.append_basic_block("mix")
         after = builder.append_basic_block("mix.done")
         builder.branch(body)
         builder.position_at_end(body)
         row = builder.phi(INDEX)
-        row.add_incoming(_index(0), before)
+        row.add_incoming(index(0), before)
         running = [[builder.phi(rows.vector) for _ in steps] for _ in lines]
         values = [rows.load(row, builder.add(args[4], step)) for step in steps]
         shares = [factors.spread(line, row) for line in lines]
@@ -242,7 +265,7 @@ def mix_tile(typing: Any, matrix: Any, weights: Any, out: Any, k: Any, column: A
             for total, new in zip(totals, following, strict=True):
                 total.add_incoming(zero, before)
                 total.add_incoming(new, body)
-        next_row = builder.add(row, _index(1))
+        next_row = builder.add(row, index(1))
         row.add_incoming(next_row, body)
         builder.cbranch(builder.icmp_signed("<", next_row, count), body, after)
         builder.position_at_end(after)
@@ -255,121 +278,57 @@ def mix_tile(typing: Any, matrix: Any, weights: Any, out: Any, k: Any, column: A
 
 
 @intrinsic(prefer_literal=True)
-def add_subsets(
-    typing: Any, matrix: Any, rows: Any, factors: Any, sums: Any, group: Any, column: Any, columns: Any
-) -> Any:
-    """Write the sums of all subsets of a group's rows, times their factors, into SUMS lines of `sums`.
-
-    The rows are those at the places rows[GROUP·group…], from `column` on, so many `columns` (a multiple of a register,
-    known when compiling). A sum's number has a bit for each of its rows. All arrays of values have one precision.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = _Columns(context, builder, signature.args[0], args[0])
-        indices = context.make_array(signature.args[1])(context, builder, args[1])
-        shares = _Columns(context, builder, signature.args[2], args[2])
-        target = _Columns(context, builder, signature.args[3], args[3])
-        first = builder.mul(args[4], _index(GROUP))
-        members = [builder.add(first, _index(p)) for p in range(GROUP)]
-        lines = [builder.load(builder.gep(indices.data, [member])) for member in members]
-        scales = [shares.spread(_index(0), member) for member in members]
-        table = builder.mul(args[4], _index(SUMS))
-        for start in range(0, columns.literal_value, source.lanes):
-            place = builder.add(args[5], _index(start))
-            totals: list[Any] = [None] * SUMS
-            for p, (line, scale) in enumerate(zip(lines, scales, strict=True)):
-                source.prefetch(line, builder.add(place, _index(AHEAD)))
-                totals[1 << p] = builder.fmul(source.load(line, place), scale)
-            for number in range(1, SUMS):
-                lowest = number & -number
-                if number != lowest:
-                    totals[number] = builder.fadd(totals[number - lowest], totals[lowest])
-                target.store(totals[number], builder.add(table, _index(number)), _index(start))
-        return context.get_dummy_value()
-
-    return types.void(matrix, rows, factors, sums, group, column, columns), codegen
-
-
-@intrinsic(prefer_literal=True)
-def add_places(typing: Any, sums: Any, places: Any, out: Any, k: Any, count: Any, columns: Any) -> Any:
-    """out[k] = the sum of the lines places[k, 0 … count−1] of `sums`, so many `columns`; both known when compiling."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = _Columns(context, builder, signature.args[0], args[0])
-        indices = context.make_array(signature.args[1])(context, builder, args[1])
-        target = _Columns(context, builder, signature.args[2], args[2])
-        first = builder.mul(args[3], _index(count.literal_value))
-        lines = [
-            builder.load(builder.gep(indices.data, [builder.add(first, _index(p))]))
-            for p in range(count.literal_value)
-        ]
-        for start in range(0, columns.literal_value, source.lanes):
-            total = source.load(lines[0], _index(start))
-            for line in lines[1:]:
-                total = builder.fadd(total, source.load(line, _index(start)))
-            target.store(total, args[3], _index(start))
-        return context.get_dummy_value()
-
-    return types.void(sums, places, out, k, count, columns), codegen
-
-
-@intrinsic
 def add_tile_products(
-    typing: Any, rows: Any, i: Any, j: Any, gram: Any, ahead: Any, row: Any, column: Any
+    typing: Any, rows: Any, i: Any, j: Any, gram: Any, ahead: Any, row: Any, column: Any, diagonal: Any
 ) -> Any:
-    """gram[i+p, j+q] += ⟨rows[i+p], rows[j+q]⟩ for p, q < TILE. The row length is a multiple of a register.
+    """gram[i+p, j+q] += ⟨rows[i+p], rows[j+q]⟩ for p, q < TILE; with `diagonal` (i = j) only for p ≤ q.
 
-    Every pair is summed in the same order wherever it stands, so equal rows give equal products and a
-    permutation of the rows permutes the bits. Meanwhile two rows of the matrix `ahead`, from `row` and `column`
-    on, are called from memory into the second-level cache: arithmetic and memory work at the same time.
+    The row length is a multiple of a register. Every pair is summed in the same order wherever it stands, so equal rows
+    give equal products and a permutation of the rows permutes the bits. Meanwhile two rows of the matrix `ahead`, from
+    `row` and `column` on, are called from memory into the second-level cache: arithmetic and memory work at the same
+    time.
     """
+    pairs = [(p, q) for p in range(TILE) for q in range(p if diagonal.literal_value else 0, TILE)]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        columns = _Columns(context, builder, signature.args[0], args[0])
+        columns = Columns(context, builder, signature.args[0], args[0])
         target = context.make_array(signature.args[3])(context, builder, args[3])
-        following_rows = _Columns(context, builder, signature.args[4], args[4])
+        following_rows = Columns(context, builder, signature.args[4], args[4])
         side = cgutils.unpack_tuple(builder, target.shape)[1]
-        left = [builder.add(args[1], _index(p)) for p in range(TILE)]
-        right = [builder.add(args[2], _index(q)) for q in range(TILE)]
-        called = [builder.add(args[5], _index(k)) for k in range(2)]
+        left = [builder.add(args[1], index(p)) for p in range(TILE)]
+        right = [builder.add(args[2], index(q)) for q in range(TILE)]
+        called = [builder.add(args[5], index(k)) for k in range(2)]
 
         before, body = builder.block, builder.append_basic_block("tile")
         after = builder.append_basic_block("tile.done")
         builder.branch(body)
         builder.position_at_end(body)
         column = builder.phi(INDEX)
-        column.add_incoming(_index(0), before)
-        running = [[builder.phi(columns.vector) for _ in right] for _ in left]
+        column.add_incoming(index(0), before)
+        running = [builder.phi(columns.vector) for _ in pairs]
         for row in called:
             following_rows.prefetch(row, builder.add(args[6], column))
         a = [columns.load(row, column) for row in left]
-        b = [columns.load(row, column) for row in right]
+        b = a if diagonal.literal_value else [columns.load(row, column) for row in right]
         fused = ("contract",)  # lets the machine use a fused multiply-add where it has one
-        sums = [
-            [
-                builder.fadd(builder.fmul(a[p], b[q], flags=fused), running[p][q], flags=fused)
-                for q in range(TILE)
-            ]
-            for p in range(TILE)
-        ]
         zero = ir.Constant(columns.vector, [0.0] * columns.lanes)
-        for p in range(TILE):
-            for q in range(TILE):
-                running[p][q].add_incoming(zero, before)
-                running[p][q].add_incoming(sums[p][q], body)
-        following = builder.add(column, _index(columns.lanes))
+        sums = []
+        for (p, q), total in zip(pairs, running, strict=True):
+            sums.append(builder.fadd(builder.fmul(a[p], b[q], flags=fused), total, flags=fused))
+            total.add_incoming(zero, before)
+            total.add_incoming(sums[-1], body)
+        following = builder.add(column, index(columns.lanes))
         column.add_incoming(following, body)
         builder.cbranch(builder.icmp_signed("<", following, columns.width), body, after)
         builder.position_at_end(after)
 
-        for p in range(TILE):
-            for q in range(TILE):
-                place = builder.gep(target.data, [builder.add(builder.mul(left[p], side), right[q])])
-                total = _sum_of_lanes(builder, columns.widen(sums[p][q]), columns.lanes)
-                builder.store(builder.fadd(builder.load(place), total), place)
+        for (p, q), products in zip(pairs, sums, strict=True):
+            place = builder.gep(target.data, [builder.add(builder.mul(left[p], side), right[q])])
+            total = _sum_of_lanes(builder, columns.widen(products), columns.lanes)
+            builder.store(builder.fadd(builder.load(place), total), place)
         return context.get_dummy_value()
 
-    return types.void(rows, i, j, gram, ahead, row, column), codegen
+    return types.void(rows, i, j, gram, ahead, row, column, diagonal), codegen
 
 
 def _sum_of_lanes(builder: Any, vector: Any, lanes: int) -> Any:
