@@ -38,8 +38,8 @@ def dump_yaml(values: Any) -> str:
 def parse_own_yaml(text: str | bytes) -> Any:
     """The values of a YAML text that the program wrote or brought along.
 
-    Most such texts are nothing but keys, simple values and lists, one per line, which is read several times as fast line by
-    line; a line of any other kind, and the whole text is YAML's to read.
+    Most such texts are nothing but keys, simple values and lists, one per line, which is read several times as fast
+    line by line; a line of any other kind, and the whole text is YAML's to read.
 
     Raises:
         yaml.YAMLError: The text is not YAML.
