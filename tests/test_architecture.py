@@ -28,6 +28,7 @@ FOUNDATION = {
     "registry",
     "survival",
     "threads",
+    "worker_processes",
     "yaml_text",
 }
 LIBRARY = {"updates", "aggregators", "attacks", "faults", "datasets", "models", "training", "privacy"}

@@ -55,3 +55,36 @@ def test_a_key_that_stands_twice_is_an_error_that_says_where(text, problem, line
 def test_anchors_and_merge_keys_work():
     text = "base: &base {lr: 1, rounds: 2}\none: {<<: *base, lr: 3}\nother: {<<: [*base, *base]}\n"
     assert parse_yaml(text) == yaml.safe_load(text)
+
+
+def test_what_the_program_writes_is_read_without_yaml(monkeypatch):
+    values = {
+        "seed": 1,
+        "model": {"hidden": [64, 32], "parts": [{"name": "none", "clients": []}]},
+        "drift": None,
+    }
+    text = dump_yaml(values)
+    load, asked = yaml.load, []
+    monkeypatch.setattr(yaml, "load", lambda text, loader: asked.append(text) or load(text, loader))
+    assert parse_own_yaml(text) == values
+    assert all("\n" not in one for one in asked)  # single values at most
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x\n  b: 1\nc: *x\n",
+        "a: |\n  two\n  lines\n",
+        "a: folded\n  text\nb: 1\n",
+        "- folded\n  text\n- b\n",
+        "a:\n- - 1\n  - 2\n- - 3\n",
+        "a:\nb: 1\n",
+        "a: [1, {b: 2}]\n",
+        "a: 1 # said\n\nb: 2\n",
+        "yes: no\n1: 0x10\n",
+        "---\na: 1\n",
+        "a: -1.5e-3\nb: '-'\n",
+    ],
+)
+def test_other_texts_are_read_as_yaml_reads_them(text):
+    assert repr(parse_own_yaml(text)) == repr(yaml.safe_load(text))

@@ -56,7 +56,7 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
     >>> average_precision(np.array([0.9, 0.5, 0.5, -0.1]), np.array([True, True, False, False]))
     0.8333333333333333
     """
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores)  # in which order equal scores are makes no difference
     return rank_figures(scores[order], positive[order])[1]
 
 
@@ -100,7 +100,7 @@ def best_f1_threshold(probabilities: np.ndarray, positive: np.ndarray) -> float 
     """
     if positive.all() or not positive.any():
         return None
-    order = np.argsort(-probabilities, kind="stable")
+    order = np.argsort(-probabilities)  # in which order equal ones are makes no difference
     ranked = probabilities[order]
     ends, hits = _cumulated(ranked, positive[order])
     ranked = ranked[ends]  # distinct, falling

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from wardround.errors import DataError
@@ -111,7 +111,16 @@ class EvaluationDetails:
 
     def line(self) -> dict[str, Any]:
         """Its keys in a line of rounds.jsonl; those that hold nothing are left out."""
-        values = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        values = {
+            "reasons": _plain_reasons(self.reasons),
+            "per_client_reasons": {
+                client: _plain_reasons(reasons) for client, reasons in self.per_client_reasons.items()
+            },
+            "thresholds": self.thresholds,
+            "calibration": [dict(vars(one)) for one in self.calibration],
+            "groups": self.groups,
+            "gaps": self.gaps,
+        }
         return {name: value for name, value in values.items() if value}
 
     @classmethod
@@ -162,11 +171,25 @@ class ClientRecord:
 
     def line(self) -> dict[str, Any]:
         """One line of clients.jsonl: the columns stand beside the other keys. Only broken clients are called so."""
-        own = {name: getattr(self, name) for name in _CLIENT_FIELDS}
-        if not self.faulty:
-            del own["faulty"], own["failing"]
-        line: dict[str, Any] = finite({**own, **self.columns})
+        line: dict[str, Any] = finite(self.values())
         return line
+
+    def values(self) -> dict[str, Any]:
+        """The same line before NaN and infinity have become null."""
+        return {
+            "round": self.round,
+            "client": self.client,
+            "status": self.status,
+            "reason": self.reason,
+            "byzantine": self.byzantine,
+            "attacking": self.attacking,
+            "num_samples": self.num_samples,
+            "weight": self.weight,
+            "score": self.score,
+            "flag": self.flag,
+            **({"faulty": self.faulty, "failing": self.failing} if self.faulty else {}),
+            **self.columns,
+        }
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> ClientRecord:
@@ -253,6 +276,11 @@ class RoundRecord:
 
     def line(self) -> dict[str, Any]:
         """One line of rounds.jsonl; keys that hold nothing are left out, but for the first five."""
+        line: dict[str, Any] = finite(self.values())
+        return line
+
+    def values(self) -> dict[str, Any]:
+        """The same line before NaN and infinity have become null."""
         always = ("round", "seconds", "metrics", "validation", "memory_mb")
         line: dict[str, Any] = {name: getattr(self, name) for name in always}
         if self.left_out:
@@ -265,8 +293,7 @@ class RoundRecord:
         for name in ("kappa", "estimated_f"):
             if getattr(self, name) is not None:
                 line[name] = getattr(self, name)
-        plain: dict[str, Any] = finite(line | self.details.line())
-        return plain
+        return line | self.details.line()
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> RoundRecord:
@@ -379,13 +406,8 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Records in mappings and sequences as plain mappings."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+def _plain_reasons(reasons: Mapping[str, Reason]) -> dict[str, Any]:
+    return {name: dict(vars(one)) for name, one in reasons.items()}
 
 
 def _reasons(plain: Mapping[str, Any]) -> dict[str, Reason]:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 from waiting_rule import WaitingRule
 
+from wardround.worker_processes import EXPERIMENTS
+
 
 @pytest.mark.slow
 def test_run_then_report(wardround, config, tmp_path):
@@ -99,6 +101,16 @@ def test_the_demo_in_short(wardround, tmp_path):
     summaries = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("*/summary.json")]
     assert len(summaries) == 2 * len(values["axes"]["aggregator"])
     assert all(summary["status"] == "finished" for summary in summaries)
+
+
+@pytest.mark.parametrize(("options", "starts"), [((), 1), (("--dry-run",), 0), (("--executor", "ray"), 0)])
+def test_a_matrix_starts_its_workers_before_it_reads_anything(here, tmp_path, monkeypatch, options, starts):
+    asked = []
+    monkeypatch.setattr("wardround.cli.experiments.start_early", asked.append)
+    result = here("matrix", tmp_path / "missing.yaml", *options)
+    assert result.returncode == 2
+    assert "missing.yaml" in result.stderr
+    assert asked == [EXPERIMENTS] * starts
 
 
 def test_a_run_of_ones_own_table_begins_with_what_it_holds(here, tmp_path):

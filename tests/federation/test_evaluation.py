@@ -209,6 +209,31 @@ def test_groups_have_the_figures_of_their_rows():
     assert gaps["site"]["auroc"] is None, "one site has no figure"
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.sampled_from([(Task.BINARY, 1), (Task.MULTILABEL, 3)]))
+def test_groups_together_have_what_each_has_alone(seed, kind):
+    task, outputs = kind
+    draw = np.random.default_rng(seed)
+    logits = torch.tensor(draw.integers(-3, 4, (40, outputs)) / 2)  # many are equal
+    truth = torch.tensor(draw.random((40, outputs)) < draw.random())
+    targets = truth[:, 0].long() if task is Task.BINARY else truth.float()
+    thresholds = choose_thresholds(logits, targets, task)
+    groups = {
+        "one": rows_of_groups({"g": draw.choice(["a", "b", "c", "d"], 40).tolist()})["g"],
+        "other, overlapping": {"some": draw.permutation(40)[:7], "same": np.arange(3)},
+    }
+    together = measure_groups(logits, targets, task, thresholds, groups, least_rows=2)
+    for attribute, members in groups.items():
+        for name, rows in members.items():
+            found, alone = together[attribute][name], measure(logits[rows], targets[rows], task, thresholds)
+            for metric in ("auroc", "accuracy", "f1", "sensitivity", "specificity", "brier"):
+                if len(rows) >= 2:
+                    expected = alone.metrics[metric]
+                    assert found[metric] == (
+                        None if math.isnan(expected) else pytest.approx(expected, rel=1e-12)
+                    )
+
+
 def test_a_group_of_one_class_says_so():
     truth = torch.tensor([0] * 30 + [1, 0] * 15)
     groups = {"sex": ["female"] * 30 + ["male"] * 30}

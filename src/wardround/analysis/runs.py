@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from wardround.runs.digest import CHANCE, Digest, digest_of, drift_of
 from wardround.runs.folder import RunFolder, find_runs
 from wardround.runs.rule import rule_class
 from wardround.runs.summary import why_no_auroc
+from wardround.worker_processes import ANALYSIS, worker_context
 
 __all__ = ["CHANCE", "CLEAN", "At", "Run", "load_runs", "quality_name"]
 
@@ -362,9 +362,7 @@ def _read_all(folders: Sequence[RunFolder], at: At, jobs: int) -> list[Run]:
     if jobs < 2:
         return [read(folder) for folder in folders]
     # Clean processes, as in a matrix: a fork would copy the threads of torch.
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(jobs, context) as pool:
+    with ProcessPoolExecutor(jobs, worker_context(ANALYSIS)) as pool:
         return list(pool.map(read, folders, chunksize=RUNS_PER_TASK))
 
 

@@ -14,6 +14,7 @@ import typer
 from wardround.cli.options import CORES, AsJson, Jobs, Out, Resume
 from wardround.cli.plugins import PluginOption, add_plugins
 from wardround.errors import ConfigError, WardroundError
+from wardround.worker_processes import EXPERIMENTS, start_early
 
 if TYPE_CHECKING:
     from wardround.experiments import Event, RunConfig
@@ -188,6 +189,8 @@ def matrix(
     track_uri: TrackUri = None,
 ) -> None:
     """Run many experiments in parallel; finished ones are skipped, stopped ones are resumed."""
+    if not dry_run and executor is ExecutorName.LOCAL:
+        start_early(EXPERIMENTS)
     from wardround.analysis import compare, load_runs, measure_all
     from wardround.analysis.published import published_table, read_published
     from wardround.cli.console import comparison_table, console, plain_table

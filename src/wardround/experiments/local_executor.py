@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from wardround.errors import print_warnings_plainly
 from wardround.experiments.events import ATTEMPTS, Event, Listener, run_and_report
 from wardround.runs.config import RunConfig
+from wardround.worker_processes import EXPERIMENTS, worker_context
 
 __all__ = ["run_in_processes"]
 
@@ -45,7 +45,7 @@ def _hand_out(
     _give_work(pool, waiting)
     while busy := {worker.pipe: worker for worker in pool if worker.config is not None}:
         for pipe in wait(list(busy)):
-            worker = busy[pipe]  # type: ignore[index]
+            worker = busy[pipe]
             config, attempt = worker.config, worker.attempt
             assert config is not None
             try:
@@ -84,9 +84,7 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        # A fork server starts clean processes quickly: torch is imported once, no thread pool is forked.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["wardround.runs.runner"])
+        context: Any = worker_context(EXPERIMENTS)  # the type has no Process
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.out), daemon=True)
         self.process.start()

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wardround.attacks.backdoor import Backdoor
-from wardround.datasets.base import Dataset, Split, Task
+from wardround.datasets.base import Dataset, MappedRows, Split, Task
 from wardround.datasets.patient_groups import groups_of_rows, rows_of_groups
 from wardround.datasets.targets import class_counts
 from wardround.federation.scoring import (
@@ -54,8 +56,21 @@ class Evaluator:
         self.model, self.dataset, self.threads = model, dataset, threads
         self.validation_rows, self.backdoors = validation_rows, backdoors
         self._groups = rows_of_groups(dataset.test.patient_groups)
-        self._layout = Layout.of(model)
-        self._tensors = model.state_dict()
+        layout, tensors = Layout.of(model), model.state_dict()
+        self._places = [(layout.slices[name], tensors[name].view(-1)) for name in layout.names]
+
+    @cached_property
+    def _validation(self) -> Split:
+        """The validation samples that count: picked once, not in every round."""
+        split = self.dataset.validation
+        if self.validation_rows is None:
+            return split
+        index, inputs = torch.as_tensor(self.validation_rows, dtype=torch.long), split.inputs
+        if isinstance(inputs, MappedRows):  # batches are read from the file as they are needed
+            picked = cast(Tensor, MappedRows(inputs.stored, inputs.rows[index]))
+        else:
+            picked = inputs[index]
+        return replace(split, inputs=picked, targets=split.targets[index])
 
     def test_classes(self) -> list[int]:
         """Test rows of each class; positives per finding of a multi-label task."""
@@ -81,7 +96,7 @@ class Evaluator:
     def on_validation(self, weights: Tensor) -> tuple[Thresholds, Measurement]:
         """The thresholds that the validation samples that count choose, and the figures on these samples."""
         dataset = self.dataset
-        logits, targets = self._logits(weights, dataset.validation, self.validation_rows)
+        logits, targets = self._logits(weights, self._validation, None)
         thresholds = choose_thresholds(logits, targets, dataset.task)
         return thresholds, measure(logits, targets, dataset.task, thresholds, dataset.class_names)
 
@@ -135,8 +150,8 @@ class Evaluator:
         self, weights: Tensor, split: Split, rows: np.ndarray | Tensor | None
     ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            for name, value in self._layout.unflatten(weights).items():
-                self._tensors[name].copy_(value)
+            for place, values in self._places:
+                values.copy_(weights[place])
         inputs, targets = split.inputs, split.targets
         if rows is not None:
             index = torch.as_tensor(rows, dtype=torch.long)
@@ -182,7 +197,8 @@ def predict(model: nn.Module, dataset: Dataset, inputs: Tensor, threads: int = 1
     """
     if not len(inputs):
         return torch.empty(0, dataset.outputs)
-    model.eval()
+    if model.training:  # asking costs less than setting every layer
+        model.eval()
     size = min(LARGEST_BATCH, max(SMALLEST_BATCH, BATCH_VALUES // math.prod(inputs.shape[1:])))
 
     def logits_from(first: int) -> Tensor:

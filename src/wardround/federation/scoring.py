@@ -148,12 +148,13 @@ def measure(
         return _survival(logits.reshape(-1), targets)
     loss = float(Objective(task is Task.MULTICLASS, prepare=lambda stored: stored).loss(logits, targets))
     probabilities = torch.softmax(logits, 1) if task is Task.MULTICLASS else torch.sigmoid(logits)
-    broken = ~torch.isfinite(probabilities).all(1)
-    if not math.isfinite(loss):
-        broken |= ~torch.isfinite(logits).all(1)
-    if bool(broken.any()):  # a model that was broken has no ranking to measure
-        text = f"the model's output is not finite for {int(broken.sum())} of {len(broken)} rows"
-        return _nothing(names, Reason("not-finite", text))
+    if not (math.isfinite(loss) and bool(torch.isfinite(probabilities).all())):
+        broken = ~torch.isfinite(probabilities).all(1)
+        if not math.isfinite(loss):
+            broken |= ~torch.isfinite(logits).all(1)
+        if bool(broken.any()):  # a model that was broken has no ranking to measure
+            text = f"the model's output is not finite for {int(broken.sum())} of {len(broken)} rows"
+            return _nothing(names, Reason("not-finite", text))
     shares, truth = probabilities.numpy(), targets.numpy()
     if task is Task.MULTICLASS:
         figures = _multi_class(shares, truth, class_names)
@@ -211,13 +212,15 @@ def measure_groups(
     wanted = group_metric_names(task)
     ranked = ranked or _ranked(logits, targets, task, thresholds)
 
-    def own(rows: np.ndarray) -> tuple[Mapping[str, float], str]:
-        if ranked is not None:
-            return ranked.figures(rows), _one_class(ranked.truth[rows], class_names).text
-        measured = measure(logits[rows], targets[rows], task, thresholds, class_names)
-        undefined = [metric for metric in wanted if not math.isfinite(measured.metrics[metric])]
-        return measured.metrics, measured.reasons[undefined[0]].text if undefined else ""
-
+    large = [rows for of_group in groups.values() for rows in of_group.values() if len(rows) >= least_rows]
+    if ranked is None:
+        found = [measure(logits[rows], targets[rows], task, thresholds, class_names) for rows in large]
+    else:
+        found = [
+            Measurement(metrics, _undefined(metrics, ranked.truth, class_names, rows))
+            for metrics, rows in zip(ranked.figures_of_groups(large), large, strict=True)
+        ]
+    of_large = iter(found)
     result: dict[str, dict[str, GroupMetrics]] = {}
     for attribute, of_group in groups.items():
         result[attribute] = {}
@@ -226,11 +229,11 @@ def measure_groups(
             if len(rows) < least_rows:
                 figures["reason"] = f"{len(rows)} rows, fewer than {least_rows}"
             else:
-                metrics, why = own(rows)
-                figures |= {metric: _known(metrics[metric]) for metric in wanted}
+                measured = next(of_large)
+                figures |= {metric: _known(measured.metrics[metric]) for metric in wanted}
                 missing = [metric for metric in wanted if figures[metric] is None]
                 if missing:
-                    figures["reason"] = f"{', '.join(missing)}: {why}"
+                    figures["reason"] = f"{', '.join(missing)}: {measured.reasons[missing[0]].text}"
             result[attribute][name] = figures
     return result
 
@@ -315,9 +318,18 @@ def _findings(
     metrics = ranked.figures()
     curve = calibration_bins(shares.ravel(), truth.ravel())
     metrics["ece"] = expected_calibration_error(curve)
-    reason = _one_class(truth, class_names)
-    reasons = {name: reason for name, value in metrics.items() if math.isnan(value)}
-    return Measurement(metrics, reasons, curve, ranked=ranked)
+    return Measurement(metrics, _undefined(metrics, truth, class_names), curve, ranked=ranked)
+
+
+def _undefined(
+    metrics: Mapping[str, float],
+    truth: np.ndarray,
+    class_names: Sequence[str],
+    rows: np.ndarray | slice = slice(None),
+) -> dict[str, Reason]:
+    """Why metrics of these rows are NaN; nothing where none is."""
+    names = [name for name, value in metrics.items() if math.isnan(value)]
+    return dict.fromkeys(names, _one_class(truth[rows], class_names)) if names else {}
 
 
 def _one_class(truth: np.ndarray, class_names: Sequence[str]) -> Reason:

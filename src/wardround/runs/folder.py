@@ -31,7 +31,7 @@ from wardround.files import (
     replacing,
     sync_file,
 )
-from wardround.records import SCHEMA_VERSION, ClientRecord, RoundRecord, Summary, check_schema
+from wardround.records import SCHEMA_VERSION, ClientRecord, RoundRecord, Summary, check_schema, finite
 from wardround.runs.integrity import (
     HASH,
     SEALED_SINCE,
@@ -50,8 +50,8 @@ __all__ = ["TRACKERS", "RunFolder", "find_runs"]
 TRACKERS = {"mlflow-artefacts", "wandb"}  # folders beside runs in which trackers keep copies of them
 RECORD = "record"
 Record = TypeVar("Record", RoundRecord, ClientRecord)
-_LINE_START = re.compile(rb'^\{"round": (\d+),', re.MULTILINE)
-_encode = json.JSONEncoder(check_circular=False).encode  # records are trees
+_LINE_START = re.compile(rb'\{"round": (\d+),')
+_encode_finite = json.JSONEncoder(check_circular=False, allow_nan=False).encode  # records are trees
 RUN_ANEW = "restore it from a copy, or remove the folder and run it anew"
 
 
@@ -110,9 +110,8 @@ class RunFolder:
 
         Lines that need not be `durable` at once are on the disk before the next checkpoint or summary.
         """
-        clients = [client.line() for client in record.clients]
-        for path, lines in ((self.clients_path, clients), (self.rounds_path, [record.line()])):
-            text = "".join(_encode(line) + "\n" for line in lines)
+        for path, records in ((self.clients_path, record.clients), (self.rounds_path, [record])):
+            text = "".join(_encode(one.values()) + "\n" for one in records)
             growing = self._growing_file(path)  # before anything is appended
             append_text(path, text, durable=durable)
             if not durable:
@@ -326,17 +325,31 @@ def find_runs(paths: Sequence[Path]) -> Iterator[RunFolder]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such folder")
-        folders = _parents(path, "config.yaml")
+        folders, with_rounds = _parents(path, "config.yaml", "rounds.jsonl")
         if not folders:
             raise ConfigError(f"{path}: no run in it (a run folder has a config.yaml)")
-        if headless := sorted(_parents(path, "rounds.jsonl") - folders):
+        if headless := sorted(with_rounds - folders):
             raise DataError(f"{headless[0]}: a run without its config.yaml; {RUN_ANEW}")
         yield from map(RunFolder, sorted(folders))
 
 
-def _parents(path: Path, name: str) -> set[Path]:
-    """The folders at or below `path` with a file of this name, but not those of trackers."""
-    return {file.parent for file in path.rglob(name) if not TRACKERS & set(file.relative_to(path).parts)}
+def _parents(path: Path, *names: str) -> list[set[Path]]:
+    """For each name the folders at or below `path` with a file of that name, but not those of trackers."""
+    found: list[set[Path]] = [set() for _ in names]
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if name not in TRACKERS]
+        for name, folders in zip(names, found, strict=True):
+            if name in files:
+                folders.add(Path(folder))
+    return found
+
+
+def _encode(values: Mapping[str, Any]) -> str:
+    """A line of JSON. Most have nothing but finite numbers: only the others are gone through value by value."""
+    try:
+        return _encode_finite(values)
+    except (TypeError, ValueError):
+        return _encode_finite(finite(values))
 
 
 def _unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,8 +381,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 def _round_numbers(path: Path) -> list[int] | None:
     """The numbers of the rounds in lines that a run has written; None where a line begins in another way."""
     content = path.read_bytes() if path.exists() else b""
-    numbers = [int(number) for number in _LINE_START.findall(content)]
-    return numbers if len(numbers) == content.count(b"\n") else None
+    starts = [_LINE_START.match(line) for line in content.split(b"\n")[: content.count(b"\n")]]
+    return None if None in starts else [int(start[1]) for start in starts if start is not None]
 
 
 def _has_round(value: Any) -> bool:

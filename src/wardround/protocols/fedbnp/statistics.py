@@ -38,15 +38,14 @@ def section(measured: Sequence[Measured]) -> Section | None:
 def accuracy_table(measured: Sequence[Measured], rule: str) -> Table:
     """Accuracy of the rule against each other one, paired by seed and fold: t-tests, corrected as one family."""
     groups = _over_folds(measured)
+    of_rule: dict[tuple[str, str], dict[tuple[int, int], float]] = defaultdict(dict)
+    for (setting, attack, _), members in groups.items():
+        for m in members:
+            if _name(m.run) == rule and (value := m["accuracy"]) is not None:
+                of_rule[setting, attack][_pair(m.run)] = value
     tested = []
     for (setting, attack, method), members in groups.items():
-        ours = {
-            _pair(m.run): value
-            for (other_setting, other_attack, _), own in groups.items()
-            if (other_setting, other_attack) == (setting, attack)
-            for m in own
-            if _name(m.run) == rule and (value := m["accuracy"]) is not None
-        }
+        ours = of_rule[setting, attack]
         pairs = [
             (ours[_pair(m.run)], value)
             for m in members
