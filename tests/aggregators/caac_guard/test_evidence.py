@@ -1,0 +1,144 @@
+"""What parts say about their senders: on which side of the outcomes they lie."""
+
+import pytest
+import torch
+from tests.aggregators.caac_guard.population import N, Population
+
+from wardround import aggregators
+from wardround.aggregators.caac_guard import evidence, rule
+from wardround.aggregators.caac_guard.evidence import (
+    Nearness,
+    compare_outcomes,
+    nearness,
+    nearness_of_many,
+    nearness_of_two,
+    takes_plain_gradients,
+)
+from wardround.aggregators.caac_guard.geometry import OutputLayer, PartAngles, geometric_median
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_distances(points, centres):
+    """The definition, from the distances themselves."""
+    clients, outcomes = points.shape[:2]
+    values = torch.full((clients, outcomes), torch.inf, dtype=torch.float64)
+    for i in range(clients):
+        for c in range(outcomes):
+            for k in range(outcomes):
+                if k != c:
+                    further = (points[i, c] - centres[k]).square().sum()
+                    nearer = (points[i, c] - centres[c]).square().sum()
+                    apart = (centres[k] - centres[c]).square().sum()
+                    values[i, c] = min(float(values[i, c]), float((further - nearer) / apart))
+    return values
+
+
+@pytest.mark.parametrize("outcomes", [2, 3, 5])
+def test_nearness_is_what_distances_say(outcomes):
+    points, centres = random(7, outcomes, 4), random(outcomes, 4, seed=1)
+    near = nearness(points @ centres.T, centres @ centres.T)
+    torch.testing.assert_close(near.values, by_distances(points, centres))
+    gaps = torch.cdist(centres, centres).square().fill_diagonal_(torch.inf)
+    assert near.apart == pytest.approx(float(gaps.amin(1).mean()))
+
+
+def test_two_outcomes_are_compared_from_inner_products_as_from_the_parts_themselves():
+    parts, weights = random(9, 2, 12), torch.rand(9, 2, generator=torch.Generator().manual_seed(3)).double()
+    flat = parts.flatten(0, 1)
+    near = nearness_of_two(PartAngles(flat @ flat.T, 2), weights)
+    points = torch.tensor([-1.0, 1.0])[:, None] * parts / parts.norm(dim=2, keepdim=True)
+    centres = torch.stack(
+        [geometric_median(points[:, c] @ points[:, c].T, weights[:, c]) @ points[:, c] for c in (0, 1)]
+    )
+    torch.testing.assert_close(near.values, by_distances(points, centres))
+
+
+def test_an_outcome_that_nobody_holds_is_no_centre():
+    parts, weights = random(6, 3, 5).abs(), torch.ones(6, 3, dtype=torch.float64)
+    weights[:, 2] = 0
+    values = nearness_of_many(parts, weights).values
+    assert values[:, 2].isnan().all()
+    torch.testing.assert_close(values[:, :2], nearness_of_many(parts[:, :2], weights[:, :2]).values)
+
+
+def exchanged_population(clients=60, exchanged=18, holders=8):
+    """Points of two outcomes: few honest clients hold the rare one, and many that exchange labels claim it."""
+    centres = torch.tensor([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    points = torch.zeros(clients, 2, 3, dtype=torch.float64) + centres + 0.2 * random(clients, 2, 3)
+    points[:exchanged] = points[:exchanged].flip(1)
+    held = torch.zeros(clients, 2, dtype=torch.bool)
+    held[:exchanged, 1] = True  # what they call the rare outcome is the common one
+    held[exchanged : exchanged + holders, 1] = True
+    held[exchanged + holders :, 0] = True
+    return points, held
+
+
+def test_centres_move_until_those_who_exchange_labels_count_for_none(monkeypatch):
+    points, held = exchanged_population()
+    counts = torch.where(held, 40.0, 0.0).double()
+
+    def measure(weights):
+        centres = torch.stack(
+            [geometric_median(points[:, c] @ points[:, c].T, weights[:, c]) @ points[:, c] for c in (0, 1)]
+        )
+        return nearness(points @ centres.T, centres @ centres.T)
+
+    def sides():
+        return compare_outcomes(measure, counts, held, counts, lambda now: now)
+
+    assert (sides().values[:18] < 0).all()
+    assert (sides().values[18:] > 0).all()
+    assert sides().apart == pytest.approx(4, rel=0.2)
+    monkeypatch.setattr(evidence, "MOVES", 1)
+    assert not (sides().values[:18] < 0).all()
+
+
+def test_a_client_is_judged_by_the_mean_over_its_outcomes_and_few_patients_say_less():
+    near = Nearness(torch.tensor([[1.4, 0.6], [0.8, torch.nan], [torch.nan, torch.nan]]).double(), 1.0)
+    counts = torch.tensor([[100.0, 25.0], [50.0, 0.0], [0.0, 0.0]]).double()
+    sides = compare_outcomes(lambda weights: near, counts, counts > 0, counts, lambda now: now)
+    assert sides.values[:2].tolist() == pytest.approx([1.0, 0.8])
+    assert sides.values[2].isnan()
+    assert sides.patients.tolist() == pytest.approx([4 / (1 / 100 + 1 / 25), 50, 0])
+
+
+def test_steps_of_plain_gradients_are_known_by_their_sum():
+    outcomes, inputs, clients = 4, 6, 10
+    layer = OutputLayer(
+        slice(0, outcomes * inputs), slice(outcomes * inputs, outcomes * (inputs + 1)), outcomes
+    )
+    probabilities = random(clients, outcomes).softmax(1)
+    errors = torch.eye(outcomes, dtype=torch.float64)[0] - probabilities  # of one patient of outcome 0 each
+    gradients = torch.einsum("nk,ni->nki", errors, random(clients, inputs, seed=1).abs())
+    parts = torch.zeros(clients, outcomes, outcomes * (inputs + 1), dtype=torch.float64)
+    parts[:, 0, : outcomes * inputs] = gradients.flatten(1)
+    weights = torch.zeros(clients, outcomes, dtype=torch.float64)
+    weights[:, 0] = 1
+    assert takes_plain_gradients(parts, layer, weights)
+    parts[:, 0, : outcomes * inputs] = gradients.flatten(1).sign()  # the first step of Adam
+    assert not takes_plain_gradients(parts, layer, weights)
+
+
+def clones_of_a_strange_outcome():
+    """Eight clients claim the rare outcome with one part that nobody else's resembles; six hospitals have it."""
+    population = Population(positive=True)
+    population.counts[:] = 200.0
+    population.counts[14:, 1] = 0
+    parts = population.round()
+    parts[14:, 1] = 0
+    strange = torch.zeros_like(parts[0, 1])
+    strange[:3], strange[-1] = 3.0, parts[8, 1, -1]
+    parts[:8, 1] = strange
+    return population.updates(parts)
+
+
+def test_who_has_a_rare_outcome_is_not_accused_by_those_who_claim_a_strange_one(monkeypatch):
+    honest = torch.arange(8, N)
+    out = aggregators.create("caac-guard", without=["direction"]).aggregate(clones_of_a_strange_outcome())
+    assert not out.flags[honest].any()
+    monkeypatch.setattr(rule, "WIDEST", float("inf"))
+    out = aggregators.create("caac-guard", without=["direction"]).aggregate(clones_of_a_strange_outcome())
+    assert (out.columns["discrimination"][8:14] < 0).any()
