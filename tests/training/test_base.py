@@ -93,3 +93,12 @@ def test_local_steps_are_the_batches_that_an_engine_makes(samples, batch_size, e
 def test_scaffold_is_refused_where_it_is_not_defined(other, said):
     with pytest.raises(ValueError, match=said):
         TrainingParams(**{"method": "scaffold", "optimizer": "sgd", **other})
+
+
+def test_control_variates_is_another_way_to_write_scaffold():
+    assert TrainingParams(optimizer="sgd", control_variates=True).method == "scaffold"
+    assert TrainingParams(control_variates=False).method == "plain"
+    with pytest.raises(ValueError, match="control_variates: false contradicts method: scaffold"):
+        TrainingParams(optimizer="sgd", method="scaffold", control_variates=False)
+    with pytest.raises(ValueError, match="control_variates: true or false, got 'yes'"):
+        TrainingParams(optimizer="sgd", control_variates="yes")

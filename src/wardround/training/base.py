@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -76,6 +76,21 @@ class TrainingParams(Parameters):
     precision: Literal["float32", "bf16", "auto"] = "float32"
     """What convolutional networks compute in; weights, gradients and the optimiser stay in float32. `auto`: bf16
     where the processor or GPU has it. The record says which one it was."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _control_variates_are_scaffold(cls, values: Any) -> Any:
+        """`control_variates: true` is another way to write `method: scaffold`."""
+        if not isinstance(values, dict) or "control_variates" not in values:
+            return values
+        rest = {key: value for key, value in values.items() if key != "control_variates"}
+        wanted = values["control_variates"]
+        if not isinstance(wanted, bool):
+            raise ValueError(f"control_variates: true or false, got {wanted!r}")
+        method = "scaffold" if wanted else "plain"
+        if rest.setdefault("method", method) != method:
+            raise ValueError(f"control_variates: {str(wanted).lower()} contradicts method: {rest['method']}")
+        return rest
 
     @model_validator(mode="after")
     def _scaffold_is_defined(self) -> TrainingParams:

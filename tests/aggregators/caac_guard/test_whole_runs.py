@@ -12,11 +12,11 @@ OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "ad
 
 
 def run(
-    attack="none", rule="caac-guard", seed=107, optimizer="sgd", model=None, samples=3000, **attack_params
+    attack="none", rule="caac-guard", seed=107, optimizer="sgd", model=None, dataset=None, **attack_params
 ):
     config = load_config(
         {
-            "dataset": {"name": "synthetic", "samples": samples},
+            "dataset": dataset or {"name": "synthetic", "samples": 3000},
             "partition": {"name": "dirichlet", "clients": 20, "alpha": 0.3, "sizes": "power-law"},
             "model": model or {"name": "mlp", "hidden": [32]},
             "training": {"batch_size": 32, "epochs": 1, **OPTIMIZERS[optimizer]},
@@ -54,6 +54,18 @@ def test_attackers_are_found_and_cost_little(attack, start):
     assert found["tpr"] >= (0.6 if attack == "alie" else 0.9)  # it hides within the spread of honest parts
     assert found["fpr"] <= 0.01
     assert auroc >= run()[0] - 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dataset", "optimizer"), [(None, "sgd"), (None, "adam"), ({"name": "digits"}, "sgd")], ids=str
+)
+def test_exchanged_labels_are_found_with_two_outcomes_and_with_ten(dataset, optimizer):
+    flips = {"attack": "label-flip", "mode": "invert", "p": 1, "dataset": dataset, "optimizer": optimizer}
+    auroc, found = run(**flips)
+    assert found["tpr"] >= 0.8
+    assert found["fpr"] <= 0.01
+    assert auroc >= run(rule="oracle", **flips)[0] - 0.01
 
 
 @pytest.mark.slow
