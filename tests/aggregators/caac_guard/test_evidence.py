@@ -5,7 +5,7 @@ import torch
 from tests.aggregators.caac_guard.population import N, Population
 
 from wardround import aggregators
-from wardround.aggregators.caac_guard import evidence, rule
+from wardround.aggregators.caac_guard import evidence
 from wardround.aggregators.caac_guard.evidence import (
     Nearness,
     compare_outcomes,
@@ -71,6 +71,7 @@ def exchanged_population(clients=60, exchanged=18, holders=8):
     points[:exchanged] = points[:exchanged].flip(1)
     held = torch.zeros(clients, 2, dtype=torch.bool)
     held[:exchanged, 1] = True  # what they call the rare outcome is the common one
+    held[0] = torch.tensor([True, False])  # and the other way round
     held[exchanged : exchanged + holders, 1] = True
     held[exchanged + holders :, 0] = True
     return points, held
@@ -96,13 +97,40 @@ def test_centres_move_until_those_who_exchange_labels_count_for_none(monkeypatch
     assert not (sides().values[:18] < 0).all()
 
 
-def test_a_client_is_judged_by_the_mean_over_its_outcomes_and_few_patients_say_less():
-    near = Nearness(torch.tensor([[1.4, 0.6], [0.8, torch.nan], [torch.nan, torch.nan]]).double(), 1.0)
-    counts = torch.tensor([[100.0, 25.0], [50.0, 0.0], [0.0, 0.0]]).double()
-    sides = compare_outcomes(lambda weights: near, counts, counts > 0, counts, lambda now: now)
-    assert sides.values[:2].tolist() == pytest.approx([1.0, 0.8])
-    assert sides.values[2].isnan()
-    assert sides.patients.tolist() == pytest.approx([4 / (1 / 100 + 1 / 25), 50, 0])
+def judged(values):
+    """What is said of clients with such nearness, 50 patients of each outcome."""
+    near = Nearness(torch.tensor(values).double(), 1.0)
+    counts = torch.where(near.values.isnan(), 0.0, 50.0)
+    return compare_outcomes(lambda weights: near, counts, counts > 0, counts, lambda now: now)
+
+
+HONEST = [[1.0, 0.9], [1.1, 1.0], [0.9, 1.0], [1.0, 1.0], [1.0, torch.nan], [torch.nan, 1.0]]
+
+
+def test_a_client_is_judged_by_the_outcome_that_lies_best():
+    sides = judged([*HONEST, [0.8, -1.4], [-0.8, torch.nan], [torch.nan, torch.nan]])
+    assert sides.values[6:8].tolist() == pytest.approx([0.8, -0.8])
+    assert sides.values[8].isnan()
+    assert sides.patients[6:].tolist() == [50, 50, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_evidence"),
+    [
+        ([], True),
+        ([[-1.0, -1.0]], True),
+        ([[-1.0, torch.nan], [torch.nan, -1.0]], True),
+        ([[torch.nan, -1.0], [torch.nan, -0.9]], False),  # who captures an outcome leaves the other as it is
+        ([[0.9, -1.0], [1.0, -0.9]], True),  # patients that differ: nobody is on the wrong side
+        ([[-1.0, -1.0]] * 7, False),  # more than half
+    ],
+)
+def test_a_round_is_evidence_only_if_exchanged_outcomes_are_seen_in_two(wrong, is_evidence):
+    assert judged([*HONEST, *wrong]).is_evidence == is_evidence
+
+
+def test_a_round_whose_clients_scatter_is_no_evidence():
+    assert not judged([[0.1, 0.2], [1.9, 1.0], [0.4, 0.5], [2.0, 1.0], [-1.0, -1.0]]).is_evidence
 
 
 def test_steps_of_plain_gradients_are_known_by_their_sum():
@@ -135,10 +163,7 @@ def clones_of_a_strange_outcome():
     return population.updates(parts)
 
 
-def test_who_has_a_rare_outcome_is_not_accused_by_those_who_claim_a_strange_one(monkeypatch):
+def test_who_has_a_rare_outcome_is_not_accused_by_those_who_claim_a_strange_one():
     honest = torch.arange(8, N)
     out = aggregators.create("caac-guard", without=["direction"]).aggregate(clones_of_a_strange_outcome())
     assert not out.flags[honest].any()
-    monkeypatch.setattr(rule, "WIDEST", float("inf"))
-    out = aggregators.create("caac-guard", without=["direction"]).aggregate(clones_of_a_strange_outcome())
-    assert (out.columns["discrimination"][8:14] < 0).any()

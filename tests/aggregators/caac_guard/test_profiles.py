@@ -52,6 +52,8 @@ def test_a_round_whose_outcomes_are_hardly_apart_is_no_evidence_and_lets_verdict
     after = profiles.remember_sides(places, torch.tensor([-1.0, 1.0, -1.0]).double(), 0.19, 0.8)
     assert after[:2].tolist() == pytest.approx([1.0, -0.5 + 1.5 * PARDON])
     assert after[2].isnan()
+    again = profiles.remember_sides(places, torch.tensor([-1.0, 1.0, -1.0]).double(), 0.4, 0.8, False)
+    assert again[1] == pytest.approx(float(-0.5 + 1.5 * (1 - (1 - PARDON) ** 2)))
     for _ in range(100):
         after = profiles.remember_sides(places, torch.tensor([-1.0, -1.0, -1.0]).double(), 0.19, 0.8)
     assert after[1] > 0

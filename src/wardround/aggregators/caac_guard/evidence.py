@@ -13,8 +13,9 @@ limit 0:
    has a negative cosine to the centre of the other outcome. A minority that holds a rare outcome cannot be outvoted
    there by those who only claim it.
 4. **Side.** The part of an outcome lies nearer to the centre of its own outcome than to that of another one. A client
-   whose labels, features or signs are exchanged has them the wrong way round. A client with several outcomes is judged
-   by the mean over them, in which patients that differ from those elsewhere in the same way cancel out.
+   whose labels, features or signs are exchanged has them the wrong way round, all of them. A client with several
+   outcomes is judged by the one that lies best: patients who differ from those elsewhere move one outcome to the wrong
+   side, not all.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ class Sides:
     """On which side the outcomes of N clients lie in a round."""
 
     values: Tensor
-    """N: about 1 for an outcome's own side, −1 for another's; NaN for a client that shows nothing."""
+    """N: that of the client's outcome that lies best: about 1 on its own side, −1 on another's; NaN for a client that
+    shows nothing."""
     patients: Tensor
-    """N: how many patients of one outcome would show it as surely."""
+    """N: of that outcome."""
     apart: float
     """Squared distance between the centres of outcomes."""
+    is_evidence: bool
+    """Does the round show who has exchanged outcomes? Else it says nothing about anybody."""
 
 
 def find_impossible(bias: Tensor, lengths: Tensor, holders: Tensor, reach: Tensor | None) -> Tensor:
@@ -269,19 +273,38 @@ def compare_outcomes(
         counts: N × C patients.
         remember: (N sides of this round) → N means over rounds.
     """
-    trust = (
-        remember(torch.full((len(weights),), torch.nan, dtype=torch.float64)).nan_to_num(nan=1.0).clamp(0, 1)
-    )
+    unknown = torch.full((len(weights),), torch.nan, dtype=torch.float64)
+    trust = remember(unknown).nan_to_num(nan=1.0).clamp(0, 1)
     for _ in range(MOVES):
         near = measure(weights * trust[:, None])
         values = torch.where(holders, near.values, torch.nan)
-        shown = ~values.isnan()
-        held = shown.sum(1)
-        sides = torch.where(held > 0, values.nansum(1) / held.clamp_min(1), torch.nan)
+        best, of = values.nan_to_num(nan=-torch.inf).max(1)
+        sides = torch.where(best.isinf(), torch.nan, best)
         again = remember(sides).nan_to_num(nan=1.0).clamp(0, 1)
         left = (weights * again[:, None] > 0).any(0) | ~(weights > 0).any(0)
         if torch.allclose(again, trust, rtol=0, atol=SETTLED) or not bool(left.all()):
             break
         trust = again
-    spread = torch.where(shown, 1 / counts.clamp_min(1), 0.0).sum(1)
-    return Sides(sides, torch.where(held > 0, held**2 / spread.clamp_min(TINY), 0.0), near.apart)
+    patients = torch.where(sides.isnan(), 0.0, counts.gather(1, of[:, None]).flatten())
+    return Sides(sides, patients, near.apart, _is_evidence(values, sides))
+
+
+def _is_evidence(values: Tensor, sides: Tensor) -> bool:
+    """Does a round show who has exchanged outcomes?
+
+    Most parts must lie on their own side, the median one of them by three standard deviations (by the median absolute
+    deviation). And whoever exchanges outcomes has patients of each under the name of another: clients on the wrong side
+    must be seen in two outcomes at least. Those who capture the centre of one outcome leave the others as they are.
+
+    Args:
+        values: N × C: nearness of all parts that are looked at; NaN elsewhere.
+        sides: N: that of the clients.
+    """
+    shown = values[~values.isnan()]
+    own = shown[shown > 0]
+    if len(own) <= len(shown) / 2:
+        return False
+    centre = own.quantile(0.5)
+    spread = (own - centre).abs().quantile(0.5) / GAUSSIAN_MAD
+    wrong = (values < 0) & (sides < 0)[:, None]
+    return bool(centre >= 3 * spread) and int(wrong.any(0).sum()) != 1

@@ -100,7 +100,9 @@ class Profiles:
         """What the mean sides would be with those of the round (N; NaN for a client that shows nothing)."""
         return _follow(self.sides[places], sides, memory)
 
-    def remember_sides(self, places: Tensor, sides: Tensor, apart: float, memory: float) -> Tensor:
+    def remember_sides(
+        self, places: Tensor, sides: Tensor, apart: float, memory: float, is_evidence: bool = True
+    ) -> Tensor:
         """Let mean sides follow those of the round, if it can tell them, and return them (N).
 
         Once a model has learnt, what its patients still teach is what it gets wrong, and outcomes are hardly apart any
@@ -111,9 +113,10 @@ class Profiles:
             sides: N: what `compare_outcomes` gives.
             apart: How far the outcomes are apart in this round.
             memory: Share of the past.
+            is_evidence: Can the round tell sides at all?
         """
         self.furthest = max(self.furthest, apart)
-        if apart < self.furthest / 2:
+        if apart < self.furthest / 2 or not is_evidence:
             self.sides[places] += PARDON * (1 - self.sides[places])
         else:
             self.sides[places] = self.follow_sides(places, sides, memory)

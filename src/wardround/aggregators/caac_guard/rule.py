@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -41,9 +41,6 @@ from wardround.updates import Aggregation, Parts, Updates
 
 IMPOSSIBLE, DIRECTION, DISCRIMINATION = 1, 2, 3
 """Codes of the column `why`."""
-WIDEST = 1.0
-"""Squared distance between the centres of two outcomes (of length 1) beyond which one of them is no outcome's: where
-features are never negative, most of what patients show is common to all, and honest centres enclose less than 60°."""
 CONTESTED = (
     "contested: caac-guard would have to leave out more clients, or more patients of an outcome, than it may, so those "
     "it suspects keep a part of their weight; look at who disagrees before you rely on this model"
@@ -241,9 +238,9 @@ class CaacGuard(Aggregator):
             against = nobody
         direction = (directions - limits).nan_to_num(nan=1.0).amin(1)
         sides = self._sides_of(now, layer, own_weights, counting, possible & ~against)
-        if balanced and sides.apart > WIDEST:
-            sides = replace(sides, values=torch.full_like(sides.values, torch.nan), apart=0.0)
-        means = self.profiles.remember_sides(now.places, sides.values, sides.apart, p.memory)
+        means = self.profiles.remember_sides(
+            now.places, sides.values, sides.apart, p.memory, sides.is_evidence
+        )
         comparable = ~sides.values.isnan()
         means = torch.where(comparable, means, torch.nan)
         discrimination = means - direction_limits(means[:, None], sides.patients[:, None]).flatten()
@@ -291,7 +288,7 @@ class CaacGuard(Aggregator):
             measure = partial(nearness_of_many, own_weights)
         if measure is None:
             unknown = torch.full((len(fit),), torch.nan, dtype=torch.float64)
-            return Sides(unknown, torch.zeros_like(unknown), 0.0)
+            return Sides(unknown, torch.zeros_like(unknown), 0.0, False)
 
         def remember(sides: Tensor) -> Tensor:
             return self.profiles.follow_sides(now.places, sides, self.params.memory)
