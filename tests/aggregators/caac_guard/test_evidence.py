@@ -88,7 +88,7 @@ def test_centres_move_until_those_who_exchange_labels_count_for_none(monkeypatch
         return nearness(points @ centres.T, centres @ centres.T)
 
     def sides():
-        return compare_outcomes(measure, counts, held, counts, lambda now: now)
+        return compare_outcomes(measure, counts, held, counts, held, lambda now: now)
 
     assert (sides().values[:18] < 0).all()
     assert (sides().values[18:] > 0).all()
@@ -101,7 +101,7 @@ def judged(values):
     """What is said of clients with such nearness, 50 patients of each outcome."""
     near = Nearness(torch.tensor(values).double(), 1.0)
     counts = torch.where(near.values.isnan(), 0.0, 50.0)
-    return compare_outcomes(lambda weights: near, counts, counts > 0, counts, lambda now: now)
+    return compare_outcomes(lambda weights: near, counts, counts > 0, counts, counts > 0, lambda now: now)
 
 
 HONEST = [[1.0, 0.9], [1.1, 1.0], [0.9, 1.0], [1.0, 1.0], [1.0, torch.nan], [torch.nan, 1.0]]

@@ -259,6 +259,7 @@ def compare_outcomes(
     weights: Tensor,
     holders: Tensor,
     counts: Tensor,
+    covered: Tensor,
     remember: Callable[[Tensor], Tensor],
 ) -> Sides:
     """On which side each client's outcomes lie, on its own or on another's, by centres that only the former decide.
@@ -271,6 +272,7 @@ def compare_outcomes(
         weights: N × C: how much each part counts at first.
         holders: N × C booleans: whose parts are looked at.
         counts: N × C patients.
+        covered: N × C booleans: the outcomes that the parts hold patients of, counted or not.
         remember: (N sides of this round) → N means over rounds.
     """
     unknown = torch.full((len(weights),), torch.nan, dtype=torch.float64)
@@ -286,10 +288,10 @@ def compare_outcomes(
             break
         trust = again
     patients = torch.where(sides.isnan(), 0.0, counts.gather(1, of[:, None]).flatten())
-    return Sides(sides, patients, near.apart, _is_evidence(values, sides))
+    return Sides(sides, patients, near.apart, _is_evidence(values, sides, covered))
 
 
-def _is_evidence(values: Tensor, sides: Tensor) -> bool:
+def _is_evidence(values: Tensor, sides: Tensor, covered: Tensor) -> bool:
     """Does a round show who has exchanged outcomes?
 
     Most parts must lie on their own side, the median one of them by three standard deviations (by the median absolute
@@ -299,6 +301,7 @@ def _is_evidence(values: Tensor, sides: Tensor) -> bool:
     Args:
         values: N × C: nearness of all parts that are looked at; NaN elsewhere.
         sides: N: that of the clients.
+        covered: N × C booleans: the outcomes that a client's parts hold patients of.
     """
     shown = values[~values.isnan()]
     own = shown[shown > 0]
@@ -306,5 +309,5 @@ def _is_evidence(values: Tensor, sides: Tensor) -> bool:
         return False
     centre = own.quantile(0.5)
     spread = (own - centre).abs().quantile(0.5) / GAUSSIAN_MAD
-    wrong = (values < 0) & (sides < 0)[:, None]
-    return bool(centre >= 3 * spread) and int(wrong.any(0).sum()) != 1
+    wrong = covered[sides < 0].any(0)
+    return bool(centre >= 3 * spread) and int(wrong.sum()) != 1

@@ -293,7 +293,8 @@ class CaacGuard(Aggregator):
         def remember(sides: Tensor) -> Tensor:
             return self.profiles.follow_sides(now.places, sides, self.params.memory)
 
-        return compare_outcomes(measure, weights, holders, now.counts, remember)
+        covered = holders | (now.holders & ~now.pure).any(1, keepdim=True)
+        return compare_outcomes(measure, weights, holders, now.counts, covered, remember)
 
     def _removable(self, now: _Round, accused: Tensor, removed: Tensor, among: Tensor) -> float:
         """The largest share of the weight of some clients that may be taken from them, from 0 to 1.
