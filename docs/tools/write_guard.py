@@ -26,7 +26,7 @@ PRESETS = {
     "guard-classes": "Ten classes; four attacks by 30 % (digits, SGD)",
     "guard-faults": "Broken hospitals, 20 % (`icu`, SGD)",
     "guard-many": "120 small hospitals, 14 % positive; four attacks by 30 % (generated table, SGD)",
-    "guard-held-out": "Data kept aside: heart disease, moles, brain slices; five attacks by 30 % (SGD and Adam)",
+    "guard-held-out": "Data kept aside at first: heart disease, moles, brain slices; five attacks by 30 % (SGD and Adam)",
 }
 ABLATION = "guard-ablation"
 GUARD = "caac-guard"
@@ -81,7 +81,8 @@ there are.
 
 - `icu` was used while the rule was developed, as were digits, the generated table of `guard-many`, a thinned SUPPORT2
   table and breast-cancer (all in the package or made from it), mostly with seeds 0 to 3 and 10 to 12. The data of
-  `guard-held-out` were not.
+  `guard-held-out` were kept aside until the third test was first finished; it then failed on them and was changed, so
+  that they count as developed on, too.
 - Seeds are few; intervals are in the attached tables. An attacker who knows the rule was tried in tests only.
 
 ## How it was made
