@@ -86,8 +86,8 @@ PROGRAM = str(Path(sys.executable).parent / "wardround")
 TICKS = os.sysconf("SC_CLK_TCK")
 CHILD_SUBREAPER = 36
 PATIENCE = 3600.0
-IDLE_SECONDS = 70.0
-"""After the last round: a hospital without orders for a minute gives up what it can build anew."""
+IDLE_SECONDS = 15.0
+"""After the last round: a hospital without orders for 10 s gives up what it can build anew."""
 
 
 @dataclass

@@ -41,14 +41,7 @@ from wardround.training.base import (
 )
 from wardround.training.sequential import SequentialTrainer
 
-__all__ = [
-    "POLL_SECONDS",
-    "STOP",
-    "ProcessesTrainer",
-    "available_cores",
-    "packed_failure",
-    "why_no_processes",
-]
+__all__ = ["ProcessesTrainer", "available_cores", "why_no_processes"]
 
 KEPT_SPLITS = 8
 """Stored splits that workers know; a further one replaces the oldest."""
@@ -379,16 +372,11 @@ def _perform(
         own_parts = None if parts is None else parts[order.row]
         loss = trainer.train_one(start, task, order.lr, order.prox_mu, out=row, parts_out=own_parts)
     except Exception as error:
-        return packed_failure(error)
+        details = traceback.format_exc()
+        try:
+            packed = pickle.dumps((None, error, details))
+            pickle.loads(packed)
+            return packed
+        except Exception:  # not every exception can be packed: its words always can
+            return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), details))
     return pickle.dumps((loss, None, None))
-
-
-def packed_failure(error: Exception) -> bytes:
-    """(None, the error that is being handled, its traceback), pickled for the parent."""
-    details = traceback.format_exc()
-    try:
-        packed = pickle.dumps((None, error, details))
-        pickle.loads(packed)
-        return packed
-    except Exception:  # not every exception can be packed: its words always can
-        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), details))

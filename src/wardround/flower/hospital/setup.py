@@ -21,9 +21,6 @@ from wardround.flower.hospital.policy import HospitalPolicy
 from wardround.flower.messages import Note
 from wardround.flower.orders import CONTROL, dp_of, work_key
 from wardround.training.base import Trainer, TrainingParams
-from wardround.training.fused import FusedTrainer
-from wardround.training.fused.apart import FusedApart
-from wardround.training.processes import why_no_processes
 from wardround.updates import Layout
 
 __all__ = ["Setup", "Setups", "count_parameters"]
@@ -67,7 +64,6 @@ class Setups:
         """The setup for an order's work; built where the work is new."""
         head, key, dataset = order.head, work_key(order.head), self.client.dataset
         if self.last is None or key != self.last.key or self.last.evaluator.dataset is not dataset:
-            self.release()
             real = self.policy is not None
             if self.policy is not None:
                 self.policy.check_parameters(count_parameters(dataset, head["model"]))
@@ -79,10 +75,7 @@ class Setups:
         return self.last
 
     def release(self) -> None:
-        """Forget the network, its trainer and their buffers, with several copies of the weights; end its process."""
-        if self.policy is None or self.last is None:  # in a simulation hospitals share what is built
-            return
-        self.last.work.trainer.close()
+        """Forget the network, its trainer and their buffers, which hold several copies of the weights."""
         self.last = None
         _build.cache_clear()
 
@@ -104,18 +97,14 @@ def count_parameters(dataset: Dataset, section: Mapping[str, Any]) -> int:
 
 @lru_cache(maxsize=4)
 def _build(
-    dataset: Dataset, key: str, engine: str, device: str, real: bool
+    dataset: Dataset, key: str, engine: str, device: str, system_noise: bool
 ) -> tuple[nn.Module, Trainer, TrainingParams]:
-    """The network and its trainer, shared by all hospitals of a process that have the same data and work.
-
-    `real`: one hospital that is kept running. Its noise is the system's, and what compiled loops need goes with
-    `release`.
-    """
+    """The network and its trainer, shared by all hospitals of a process that have the same data and work."""
     head = json.loads(key)
     training, dp = TrainingParams(**head["training"]), dp_of(head)
     classes = len(dataset.class_names)
     model = build_model(head["model"], dataset.input_shape, dataset.task.value, classes, head["seed"], dp)
-    trainer = build_trainer(model, dataset, training, dp, engine, device, workers=1, system_noise=real)
-    if real and isinstance(trainer, FusedTrainer) and why_no_processes() is None:
-        trainer = FusedApart(trainer)
+    trainer = build_trainer(
+        model, dataset, training, dp, engine, device, workers=1, system_noise=system_noise
+    )
     return model, trainer, training

@@ -31,7 +31,7 @@ MAX_MESSAGE_BYTES = 8 * 2**30
 OK, FAILED = b"\0", b"\1"
 PATIENCE = 180.0
 """Seconds a request waits for a trainer that is being started or restarted."""
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 10.0
 """Without a request for so long, a hospital is between rounds that are far apart, or between runs."""
 Answer = Callable[[bytes], bytes]
 

@@ -1,14 +1,14 @@
 """Makes a hospital's compiled engine ready before its first order, which has a deadline.
 
 The `fused` engine is compiled once per machine and kept in numba's cache. A cold cache takes 10 to 20 seconds, and
-several times that where hospitals share a machine: whole rounds would pass before anybody answers. It is compiled, or
-loaded to see that it fits, in a process of its own: the memory of compiler and loops goes with that process.
+several times that where hospitals share a machine: whole rounds would pass before anybody answers. It is compiled in a
+process of its own, because the compiler's memory (about 100 MB) would stay with the trainer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,38 +21,35 @@ from wardround.files import can_lock, locked
 from wardround.training.base import ClientData, ClientTask, Objective, TrainingParams
 from wardround.training.engines import resolve_device
 from wardround.training.fused import FusedTrainer, why_not_fused
-from wardround.training.processes import why_no_processes
 
 __all__ = ["load_loops", "warm_up"]
 
 LOCK = "wardround-loops.lock"
 """In the cache's folder: one hospital of a machine compiles, the others wait for it."""
 COMPILING = "compiles its training loops, once on this machine; it answers the server after that"
-NOT_KEPT = 3
-"""Exit code: numba finds no folder that it may write its cache to."""
 
 
 def warm_up(engine: str, device: str, echo: Callable[[str], None]) -> None:
-    """See to it that the cache has the compiled loops that the first order may need.
+    """Load the compiled loops that the first order may need; compile them where the cache has none.
 
     Args:
         engine: Of `hospital.yaml`. An order's model decides what `auto` is, so `auto` is made ready too.
         device: Of `hospital.yaml`.
-        echo: Says so before they are compiled; called in the process that compiles them.
+        echo: Says so before they are compiled.
     """
     on_gpu = resolve_device(device).type == "cuda"
     if engine not in ("auto", "fused") or on_gpu or why_not_fused() is not None:
         return
-    if why_no_processes() is None:
-        process = multiprocessing.get_context("fork").Process(target=_fill_cache_and_exit, args=(echo,))
-        process.start()
-        process.join()
-        if process.exitcode == 0:
-            return
-    # Loops that are loaded here are there for the processes that this one forks; or it says what is wrong.
-    if not _fill_cache(echo):
+    folder = _cache_folder()
+    if folder is None:  # numba can keep nothing here: only this process's own memory is left
         echo(COMPILING)
-        load_loops()
+    else:
+        with _alone(folder):
+            if not _is_cached(folder):
+                echo(COMPILING)
+                # Where it fails, this process compiles by itself, and says what is wrong.
+                subprocess.run([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, check=False)
+    load_loops()
 
 
 def load_loops() -> None:
@@ -62,25 +59,6 @@ def load_loops() -> None:
     data = ClientData(torch.zeros(2, 2), torch.arange(2), torch.zeros(2))
     trainer = FusedTrainer(network, Objective(False, nn.Identity()), TrainingParams())
     trainer.train(weights, [ClientTask("warm-up", data, seed=0)], lr=0.1, prox_mu=0.0)
-
-
-def _fill_cache_and_exit(echo: Callable[[str], None]) -> None:
-    """The whole life of a forked process."""
-    torch.set_num_threads(1)
-    sys.exit(0 if _fill_cache(echo) else NOT_KEPT)
-
-
-def _fill_cache(echo: Callable[[str], None]) -> bool:
-    """Load the loops; compile them where the cache has none. False: no folder can keep them."""
-    folder = _cache_folder()
-    if folder is None:
-        return False
-    with _alone(folder):
-        if not _is_cached(folder):
-            echo(COMPILING)
-            load_loops()
-    load_loops()
-    return True
 
 
 def _cache_folder() -> Path | None:
@@ -107,3 +85,7 @@ def _alone(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # a folder that cannot be locked: each compiles for itself
                 stack.enter_context(locked(folder / LOCK))
         yield
+
+
+if __name__ == "__main__":
+    load_loops()
