@@ -99,7 +99,7 @@ def test_centres_move_until_those_who_exchange_labels_count_for_none(monkeypatch
 
 def judged(values):
     """What is said of clients with such nearness, 50 patients of each outcome."""
-    near = Nearness(torch.tensor(values).double(), 1.0)
+    near = Nearness(torch.tensor(values).double(), 1.0, torch.ones(2).double())
     counts = torch.where(near.values.isnan(), 0.0, 50.0)
     return compare_outcomes(lambda weights: near, counts, counts > 0, counts, counts > 0, lambda now: now)
 
@@ -127,6 +127,17 @@ def test_a_client_is_judged_by_the_outcome_that_lies_best():
 )
 def test_a_round_is_evidence_only_if_exchanged_outcomes_are_seen_in_two(wrong, is_evidence):
     assert judged([*HONEST, *wrong]).is_evidence == is_evidence
+
+
+def test_outcomes_that_do_not_differ_are_no_evidence():
+    """Centres of the same patients lie apart by chance, and points that count for one lie nearer to it."""
+    parts = torch.tensor([-1.0, 1.0])[:, None] * (1 + 0.1 * random(12, 2, 400))
+    flat, held = parts.flatten(0, 1), torch.ones(12, 2, dtype=torch.bool)
+    angles, counts = PartAngles(flat @ flat.T, 2), torch.full((12, 2), 50.0, dtype=torch.float64)
+    sides = compare_outcomes(
+        lambda weights: nearness_of_two(angles, weights), counts, held, counts, held, lambda now: now
+    )
+    assert not sides.is_evidence
 
 
 def test_a_round_whose_clients_scatter_is_no_evidence():

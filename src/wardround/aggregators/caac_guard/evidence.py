@@ -164,6 +164,8 @@ class Nearness:
     """N × C: 1 at the own centre, −1 at another outcome's, 0 half-way; NaN where there is nothing to compare."""
     apart: float
     """Squared distance of a centre to the nearest other one, mean over outcomes; 0 with fewer than two centres."""
+    squares: Tensor
+    """C: squared norms of the centres."""
 
 
 def nearness(to_centres: Tensor, between: Tensor) -> Nearness:
@@ -191,7 +193,7 @@ def nearness(to_centres: Tensor, between: Tensor) -> Nearness:
     least, nearest = (torch.where(table.isnan(), torch.inf, table).amin(2) for table in (ratio, apart[None]))
     known = nearest[~nearest.isinf()]
     values = torch.where(least.isinf() | own.isnan(), torch.nan, least)
-    return Nearness(values, float(known.mean()) if len(known) else 0.0)
+    return Nearness(values, float(known.mean()) if len(known) else 0.0, squares)
 
 
 def nearness_of_two(angles: PartAngles, weights: Tensor) -> Nearness:
@@ -288,7 +290,23 @@ def compare_outcomes(
             break
         trust = again
     patients = torch.where(sides.isnan(), 0.0, counts.gather(1, of[:, None]).flatten())
-    return Sides(sides, patients, near.apart, _is_evidence(values, sides, covered))
+    is_evidence = near.apart > 3 * _distance_by_chance(near.squares, weights * trust[:, None])
+    return Sides(sides, patients, near.apart, is_evidence and _is_evidence(values, sides, covered))
+
+
+def _distance_by_chance(squares: Tensor, weights: Tensor) -> float:
+    """The squared distance at which the centres of two outcomes are expected that do not differ at all.
+
+    Points have length 1, so their mean squared distance to a centre g is about 1 − |g|², and the centre of n of them
+    misses the true one by an n-th of that.
+
+    Args:
+        squares: C squared norms of the centres; NaN without one.
+        weights: N × C: how much each point counts.
+    """
+    clients = weights.sum(0).square() / weights.square().sum(0).clamp_min(TINY)
+    misses = (1 - squares).clamp_min(0) / clients.clamp_min(1)
+    return 2 * float(misses[~misses.isnan()].mean()) if bool((~misses.isnan()).any()) else 0.0
 
 
 def _is_evidence(values: Tensor, sides: Tensor, covered: Tensor) -> bool:
