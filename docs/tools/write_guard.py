@@ -26,7 +26,7 @@ PRESETS = {
     "guard-classes": "Ten classes; four attacks by 30 % (digits, SGD)",
     "guard-faults": "Broken hospitals, 20 % (`icu`, SGD)",
     "guard-many": "120 small hospitals, 14 % positive; four attacks by 30 % (generated table, SGD)",
-    "guard-held-out": "Data kept aside at first: heart disease, moles, brain slices; five attacks by 30 % (SGD and Adam)",
+    "guard-held-out": "Kept aside at first: heart disease, moles, brain slices; five attacks by 30 % (SGD and Adam)",
 }
 ABLATION = "guard-ablation"
 GUARD = "caac-guard"
