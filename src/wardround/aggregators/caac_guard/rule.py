@@ -86,10 +86,10 @@ class CaacGuard(Aggregator):
     2. a part that points against its peers: the mean over rounds, 0.8 old and 0.2 new, of :math:`\cos(U_i^c, g_c)` is
        not positive for some c. With two outcomes and features that are never negative (a network whose last layer
        follows a ReLU), of :math:`\min(\cos(U_i^c, g_c), -\cos(U_i^c, g_{1-c}))`: such outcomes push against each other;
-    3. outcomes that all lie on the wrong side: the mean over rounds of how much nearer its best part is to the centre of
-       its own outcome than to that of another (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative.
-       Only rounds that show exchanged outcomes count
-       (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
+    3. outcomes that all lie on the wrong side: the mean over rounds of how much nearer its best part is to the centre
+       of its own outcome than to that of another
+       (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative. Only rounds that show exchanged
+       outcomes count (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
 
     All limits are 0, and lower where noise explains more. Everybody is compared in every round, so a verdict passes
     when the evidence does. With :math:`n_i` the sample counts and :math:`r_i` the share of its weight that a client
