@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wardround.aggregators._math.compiled import MIXED_COLUMNS, MOST_WIRES, TILE, vector_code
-from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+from wardround.aggregators._math.sorting_networks import Comparator, selecting, sorting_network
 from wardround.compilation import compiled_loop
 
 __all__ = [
@@ -69,7 +69,7 @@ def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
     fastest, and the columns are then in the cache.
     """
     if n > MOST_WIRES:
-        network = _network(n, first, last)
+        network = _places(selecting(sorting_network(n), range(first, last + 1)))
         return lambda matrix, rows, out, norms, start, stop: middle_of_many(
             matrix, rows, network, first, last, out, norms, start, stop
         )
@@ -91,7 +91,7 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     nearest to their median.
     """
     if n > MOST_WIRES:
-        network = _network(n, 0, n - 1)
+        network = _places(sorting_network(n))
         return lambda matrix, rows, out, start, stop: nearest_of_many(
             matrix, rows, network, dropped, out, start, stop
         )
@@ -102,9 +102,9 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     return compiled_loop(nearest)
 
 
-def _network(n: int, first: int, last: int) -> Any:
-    """The comparators that put the values first…last of n in place: K × 2 wires."""
-    return np.array(pruned(sorting_network(n), range(first, last + 1)), dtype=np.int64).reshape(-1, 2)
+def _places(network: list[Comparator]) -> Any:
+    """A network as K × 2 wires."""
+    return np.array(network, dtype=np.int64).reshape(-1, 2)
 
 
 def _sort_block(matrix: Any, rows: Any, network: Any, wires: Any, start: int, stop: int) -> int:
