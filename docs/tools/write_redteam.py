@@ -102,7 +102,11 @@ def _shorter(lines: list[list[str]], most: int) -> str:
     """The rules whose search was cut short."""
     tried = sorted((line[0], line[-1]) for line in lines)
     named = ", ".join(f"{rule} ({count})" for rule, count in tried if int(count.split(",")[0]) < most)
-    return f"Searched for a shorter time, so that their lines look better than they should: {named}." if named else ""
+    return (
+        f"Searched for a shorter time, so that their lines look better than they should: {named}."
+        if named
+        else ""
+    )
 
 
 def _kept(teams: list[Findings], lines: list[list[str]]) -> str:
