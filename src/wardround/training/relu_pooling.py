@@ -61,7 +61,7 @@ class ReluPooling(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.dtype not in WHOLE or images.device.type != "cpu":
             return functional.max_pool2d(functional.relu(images), 2)
-        pooled: Tensor = _Pooled.apply(images)
+        pooled: Tensor = _Pooled.apply(images)  # type: ignore[no-untyped-call]
         return pooled
 
 
@@ -78,7 +78,7 @@ class _Pooled(torch.autograd.Function):
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, gradient: Tensor) -> Tensor:
         (places,) = context.saved_tensors
         n, channels, height, width = context.shape
