@@ -229,10 +229,12 @@ class Hospital:
         memory.begin(run, round, asked)
         self.keep()
         reply = self._train(order, asked)
-        memory.remember(run, round, asked, pack(reply), release)
+        packed = pack(reply)  # once: it is as large as the model
+        memory.remember(run, round, asked, packed, release)
         if masked:
             reply = self.masking.begin(asked, reply)
-        memory.log(TRAIN, pack(reply), **facts)
+            packed = pack(reply)
+        memory.log(TRAIN, packed, **facts)
         return reply
 
     def _answer_stage(self, order: Note) -> Note:
