@@ -25,8 +25,8 @@ from wardround.training.fused import FusedTrainer, why_not_fused
 __all__ = ["COMPILED_FROM", "engine_for", "load_loops", "warm_up"]
 
 COMPILED_FROM = 10_000
-"""So many training samples of one hospital are worth the compiled engine: fewer take `sequential` about a tenth of a
-second per epoch of a small network, and numba and LLVM hold 60 MB for as long as the hospital waits for orders."""
+"""So many training samples of one hospital are worth the compiled engine: fewer take `sequential` 0.12 s at
+most per epoch of a small network, and numba and LLVM hold 60 MB for as long as the hospital waits for orders."""
 LOCK = "wardround-loops.lock"
 """In the cache's folder: one hospital of a machine compiles, the others wait for it."""
 COMPILING = "compiles its training loops, once on this machine; it answers the server after that"
