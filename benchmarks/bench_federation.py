@@ -122,6 +122,7 @@ def main() -> int:
     parser.add_argument(
         "--training-seconds", type=float, default=0.0, help="a round's training waits so long"
     )
+    parser.add_argument("--engine", default="auto", help="of the hospitals (docs/engines.md)")
     given = parser.parse_args()
     if given.quick:
         given.hospitals, given.plain, given.rounds = [4], [], 3
@@ -133,8 +134,7 @@ def main() -> int:
     print("|---" * 8 + "|")
     for count in given.hospitals:
         with tempfile.TemporaryDirectory() as folder:
-            training = given.training_seconds
-            show(measure_wardround(Path(folder), count, given.model, given.rounds, given.evaluate, training))
+            show(measure_wardround(Path(folder), count, given))
     for count in filter(None, given.plain):
         with tempfile.TemporaryDirectory() as folder:
             show(measure_plain(Path(folder), count, given.model, min(given.rounds, 4)))
@@ -156,16 +156,14 @@ def show(cost: Cost) -> None:
     )
 
 
-def measure_wardround(
-    folder: Path, count: int, model: str, rounds: int, evaluate: bool, training: float
-) -> Cost:
+def measure_wardround(folder: Path, count: int, given: argparse.Namespace) -> Cost:
     """A federation from its keys to its cost."""
-    network = MODELS[model]
+    network, rounds, training = MODELS[given.model], given.rounds, given.training_seconds
     if training:
         (folder / SLOW).write_text(SLOW_MODEL)
         steps = -(-samples_for_training(count) // BATCH)
         network = {**network, "name": "slow-mlp", "seconds": training / steps}
-    server, hospitals = configure(folder, count, network, rounds, evaluate)
+    server, hospitals = configure(folder, count, network, given)
 
     def finished() -> int:
         configs = list((folder / "runs").glob("*/config.yaml"))
@@ -207,7 +205,7 @@ def make_keys(folder: Path, count: int) -> tuple[KeyFiles, list[str]]:
 
 
 def configure(
-    folder: Path, count: int, model: dict, rounds: int, evaluate: bool
+    folder: Path, count: int, model: dict, given: argparse.Namespace
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Keys and configurations; gives the commands."""
     keys, names = make_keys(folder, count)
@@ -218,9 +216,9 @@ def configure(
         "root_certificates": str(keys.authority), "node_keys": str(keys.nodes),
     }  # fmt: skip
     run = {
-        "name": "load", "model": model, "aggregator": {"name": "caac"}, "rounds": rounds,
+        "name": "load", "model": model, "aggregator": {"name": "caac"}, "rounds": given.rounds,
         "training": {"batch_size": BATCH},
-        "evaluate_every": 1 if evaluate else 10 * rounds, "federation": federation,
+        "evaluate_every": 1 if given.evaluate else 10 * given.rounds, "federation": federation,
     }  # fmt: skip
     plugins = {"plugins": [SLOW]} if (folder / SLOW).exists() else {}
     write(folder / "fed.yaml", {**plugins, **run})
@@ -228,7 +226,7 @@ def configure(
     for part, name in enumerate(names):
         hospital = {
             "name": name, "dataset": DATA, "partition": {"name": "iid", "clients": count}, "part": part,
-            "superlink": f"127.0.0.1:{port}",
+            "superlink": f"127.0.0.1:{port}", "engine": given.engine,
             "root_certificates": str(keys.authority), "node_key": str(keys.nodes / name),
         }  # fmt: skip
         path = write(folder / f"{name}.yaml", {**plugins, **hospital})

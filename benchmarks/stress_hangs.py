@@ -31,6 +31,8 @@ DEADLINE = 20.0
 PATIENCE = 600.0
 LONG = 10
 """Every so many times a hospital stands still beyond the deadline."""
+SLOWEST = 5
+"""So many of the slowest are printed."""
 ANSWERED = re.compile(r"^train for round (\d+): done", re.MULTILINE)
 PARTS = {"all": "", "node": "supernode", "trainer": "trainer_daemon"}
 
@@ -51,6 +53,10 @@ class Stress:
             partition = {"name": "iid", "clients": len(NAMES)}
             self.fed.hospital(name, dataset=data, partition=partition, part=part)
         self.seconds: list[float] = []
+        self.undelayed: list[float] = []
+        """Those of hangs that began when no other hospital owed an answer to an earlier round."""
+        self.stories: list[tuple[float, str]] = []
+        """Of every hang: how long the others took, and what they waited for."""
         self.hung: dict[int, set[str]] = {}
         """Round → who stood still in it."""
 
@@ -78,10 +84,26 @@ class Stress:
         try:
             own, others = self.last_answer(name), [other for other in NAMES if other != name]
             first = own + 1
-            self._wait(lambda: min(map(self.last_answer, others)) > own, f"answers while {name} hangs")
+            before = {other: self.last_answer(other) for other in others}
+            came: dict[str, float] = {}
+
+            def have_answered() -> bool:
+                for other in others:
+                    if other not in came and self.last_answer(other) > own:
+                        came[other] = time.monotonic() - begin
+                return len(came) == len(others)
+
+            self._wait(have_answered, f"answers while {name} hangs")
             self.seconds.append(time.monotonic() - begin)
+            behind = ", ".join(
+                f"{other} (was at {before[other]}) {took:.1f} s" for other, took in came.items()
+            )
+            story = f"{time.strftime('%H:%M:%S')} {name} ({part}) hung after answering round {own}: {behind}"
+            self.stories.append((self.seconds[-1], story))
+            if min(before.values()) >= own:
+                self.undelayed.append(self.seconds[-1])
             if long:
-                self._wait(lambda: max(self.fed.rounds()) >= first, f"the round without {name}")
+                self._wait(lambda: max(self.fed.rounds(), default=0) >= first, f"the round without {name}")
         finally:
             for pid in pids:
                 _signal(pid, signal.SIGCONT)
@@ -137,6 +159,12 @@ def main() -> int:
         f"{len(seconds)} hangs in {rounds} rounds; the others had answered after {statistics.median(seconds):.2f} s "
         f"(median), {seconds[-1]:.2f} s (longest); {missing} answers missing, {len(problems)} of others than who hung"
     )
+    print(
+        f"without the {len(seconds) - len(stress.undelayed)} that began while the round still waited for another who "
+        f"had hung before: {max(stress.undelayed, default=0.0):.2f} s (longest of {len(stress.undelayed)})"
+    )
+    for _, story in sorted(stress.stories, reverse=True)[:SLOWEST]:
+        print(f"slow: {story}")
     for problem in problems:
         print(f"PROBLEM: {problem}")
     return 1 if problems else 0

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 from wardround.errors import DataError
 
 __all__ = [
+    "CLOCKS",
     "MAIN_METRICS",
     "SCHEMA_VERSION",
     "CalibrationBin",
@@ -43,6 +44,8 @@ __all__ = [
 
 SCHEMA_VERSION = 3
 """Of the files in a run folder. A reader of an older version reads what it knows; a newer version is refused."""
+CLOCKS = "clocks"
+"""The entry with the hospitals' clocks in what a federation's gateway counts."""
 
 Status = Literal["ok", "dropped", "absent", "quarantined"]
 """ok: the update was used. dropped: malformed or refused. absent: no answer. quarantined: not asked."""

@@ -8,6 +8,7 @@ import base64
 import json
 import ssl
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,31 @@ def test_nothing_of_flower_is_patched():
         text = path.read_text()
         assert "vars(" not in text, path
         assert "setattr(" not in text, path
+
+
+LOADED = """
+import runpy, sys
+try:
+    runpy.run_module(sys.argv[1], run_name="__main__")
+except SystemExit:
+    print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "needless"),
+    [
+        ("wardround.flower.hospital.supernode", {"flwr.app", "flwr.cli", "grpc", "rich", "torch"}),
+        ("wardround.flower.server.gateway", {"torch"}),
+    ],
+)
+def test_processes_that_only_pass_messages_on_load_little(module, needless):
+    """The messages of Flower can be imported without its apps."""
+    done = subprocess.run([sys.executable, "-c", LOADED, module], capture_output=True, text=True)
+    assert "required: --" in done.stderr
+    loaded = set(done.stdout.split())
+    assert "google.protobuf" in loaded
+    assert not needless & loaded
 
 
 def test_headers_are_flowers():
@@ -185,7 +211,7 @@ def test_words_and_numbers_are_flowers():
     assert (superlink.FINISHED, superlink.COMPLETED) == (Status.FINISHED, SubStatus.COMPLETED)
     assert supernode.HEARTBEAT == HEARTBEAT_MIN_INTERVAL
     assert supernode.FAILED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    assert broker.NODE_GONE == ErrorCode.NODE_UNAVAILABLE
+    assert (broker.NODE_GONE, broker.NOT_FOUND) == (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE)
 
 
 @pytest.mark.slow

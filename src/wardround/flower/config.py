@@ -184,6 +184,7 @@ class HospitalConfig(Parameters):
     steward_key: Path | None = None
     """The key it shares with the steward, for encrypted modes."""
     engine: Engine = "auto"
+    """`auto` is `sequential` where the hospital has few samples (`warm_up.COMPILED_FROM`)."""
     device: Device = "auto"
     superlink: str = "127.0.0.1:8000"
     root_certificates: Path | None = None

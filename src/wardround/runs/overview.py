@@ -19,7 +19,7 @@ import yaml
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.files import is_locked
-from wardround.records import ClientRecord, RoundRecord, Summary
+from wardround.records import CLOCKS, ClientRecord, RoundRecord, Summary
 from wardround.runs.lines import LONGEST_NAME, read_client, read_round, read_summary
 from wardround.runs.open_warnings import OpenWarnings
 from wardround.runs.quarantine import AUDIT_LOG, quarantined
@@ -27,14 +27,12 @@ from wardround.runs.reasons import Peers, explain, number, reason_code, rule_rea
 from wardround.runs.tail import Tail
 from wardround.yaml_text import parse_own_yaml
 
-__all__ = ["CLOCKS", "GATEWAY_COUNTERS", "ClientOverview", "RunOverview"]
+__all__ = ["GATEWAY_COUNTERS", "ClientOverview", "RunOverview"]
 
 RECENT = 12
 """Rounds from which the time per round is estimated."""
 GATEWAY_COUNTERS = "gateway.json"
 """In the server's state folder: what its gateway has counted."""
-CLOCKS = "clocks"
-"""The entry there with the hospitals' clocks."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ lines = []
 warm_up("auto", "cpu", lines.append)
 before = [len(loops.train_clients.signatures), sum(loops.train_clients.stats.cache_misses.values())]
 data = {"name": "synthetic", "samples": 200, "features": 6}
-hospital = Hospital.from_config(hospital_from({"name": "north", "dataset": data}))
+hospital = Hospital.from_config(hospital_from({"name": "north", "dataset": data, "engine": "fused"}))
 config = federation_from({"name": "own", "model": {"name": "mlp", "hidden": [4]}, "federation": {"clients": 4}})
 for round, by_outcome in ((1, False), (2, True)):
     policy = {"prox_mu": 0.1, "local_batch_norm": False, "by_outcome": by_outcome}
@@ -59,6 +59,29 @@ def test_the_first_order_compiles_nothing(tmp_path):
     assert after == 1, "the loops that were loaded are those that the orders needed"
     lines, *_ = first_orders(tmp_path)
     assert lines == [], "the next hospital of the machine has nothing to wait for"
+
+
+TRAINER_MODULES = """
+import sys
+import yaml
+from pathlib import Path
+from wardround.flower.hospital import trainer_daemon
+
+trainer_daemon.TrainerDaemon.serve_forever = lambda daemon: print("numba" in sys.modules)
+trainer_daemon.main(["--config", sys.argv[1], "--socket", sys.argv[2]])
+"""
+
+
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.parametrize(("samples", "compiled"), [(200, "False"), (20_000, "True")])
+def test_only_a_hospital_with_many_samples_holds_a_compiler(samples, compiled, tmp_path):
+    data = {"name": "synthetic", "samples": samples, "features": 4}
+    (tmp_path / "hospital.yaml").write_text(yaml.safe_dump({"name": "north", "dataset": data}))
+    command = [sys.executable, "-c", TRAINER_MODULES, tmp_path / "hospital.yaml", tmp_path / "trainer"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == compiled
 
 
 def test_a_trainer_warms_up_before_it_listens(tmp_path, monkeypatch):

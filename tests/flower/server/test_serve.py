@@ -162,6 +162,7 @@ def test_the_superlink_listens_on_loopback_and_the_gateway_on_the_network(fed, t
         " ".join(server.superlink(8001)),
         " ".join(server.gateway(8001, tmp_path / "doorbell")),
     )
+    assert "-m wardround.flower.server.flower_program flower-superlink --" in superlink
     assert "--host 127.0.0.1 --port 8001" in superlink
     assert "--enable-supernode-auth" in superlink
     assert "--insecure" not in superlink

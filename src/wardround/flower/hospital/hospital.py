@@ -32,6 +32,7 @@ from wardround.flower.hospital.model_store import ModelStore
 from wardround.flower.hospital.policy import HospitalPolicy, OrderRefused
 from wardround.flower.hospital.reported_figures import figures_note
 from wardround.flower.hospital.setup import Setups
+from wardround.flower.hospital.warm_up import engine_for
 from wardround.flower.messages import (
     DELIVER,
     EVALUATE,
@@ -123,7 +124,8 @@ class Hospital:
         place = config.models if folder is None or config.models is not None else folder / "models"
         models = ModelStore(place, share.dataset, config.root_certificates)
         memory = HospitalMemory(config.policy, folder)
-        return cls(client, config.engine, config.device, memory, masking, models, own)
+        engine = engine_for(config.engine, config.device, len(client.data))
+        return cls(client, engine, config.device, memory, masking, models, own)
 
     @classmethod
     def simulated(cls, config: FederationConfig, part: int) -> Hospital:
@@ -227,10 +229,12 @@ class Hospital:
         memory.begin(run, round, asked)
         self.keep()
         reply = self._train(order, asked)
-        memory.remember(run, round, asked, pack(reply), release)
+        packed = pack(reply)  # once: it is as large as the model
+        memory.remember(run, round, asked, packed, release)
         if masked:
             reply = self.masking.begin(asked, reply)
-        memory.log(TRAIN, pack(reply), **facts)
+            packed = pack(reply)
+        memory.log(TRAIN, packed, **facts)
         return reply
 
     def _answer_stage(self, order: Note) -> Note:

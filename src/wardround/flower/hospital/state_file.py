@@ -7,7 +7,6 @@ anew: it would answer rounds a second time and spend its privacy budget twice.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,6 @@ class StateFile:
 
     def __init__(self, path: Path, hospital: Hospital) -> None:
         self.path, self.hospital = path, hospital
-        self._saved = ""
-        """Hash of what is on disk: the state holds a whole update."""
         hospital.keep = self.save
 
     def load(self) -> None:
@@ -53,7 +50,6 @@ class StateFile:
             raise ConfigError(
                 f"{path}: not a hospital's memory ({type(error).__name__}); {START_ANEW}"
             ) from None
-        self._saved = _hash(content)
         if hospital.memory is not None:
             self._compare_with_log(hospital.memory)
 
@@ -69,12 +65,9 @@ class StateFile:
                 )
 
     def save(self) -> None:
-        """Bring the hospital's state onto the disk, where it has changed."""
-        state = self.hospital.save_state()
-        if (digest := _hash(state)) != self._saved:
-            make_private_folder(self.path.parent)
-            replace_file(self.path, state, 0o600)
-            self._saved = digest
+        """Bring the hospital's state onto the disk. Every order changes it: orders are counted."""
+        make_private_folder(self.path.parent)
+        replace_file(self.path, self.hospital.save_state(), 0o600)
 
     @contextmanager
     def in_turn(self) -> Iterator[Hospital]:
@@ -83,7 +76,3 @@ class StateFile:
         with locked(self.path.with_name(f"{self.path.name}.lock")):
             self.load()
             yield self.hospital
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -19,19 +19,30 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from flwr.proto import fleet_pb2 as fleet
-from flwr.proto import heartbeat_pb2 as heartbeats
-from flwr.proto import message_pb2 as messages
-from flwr.proto.error_pb2 import Error
-from flwr.proto.node_pb2 import Node as NodeNumber
 from google.protobuf.message import Message as Protobuf
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.flower.environment import release_memory
 from wardround.flower.hospital.trainer_daemon import ask, wait_for_trainer
 from wardround.flower.messages import BLOB, HEAD_JSON, Note, pack
-from wardround.flower.wire import FLEET, Connection, RefusedRequest, Signer, config_record, reply_objects
+from wardround.flower.wire import (
+    FLEET,
+    Connection,
+    RefusedRequest,
+    Signer,
+    config_record,
+    import_messages_alone,
+    reply_objects,
+)
 from wardround.flower.wire import read_config_record as read_record
+
+if __name__ == "__main__":
+    import_messages_alone()
+from flwr.proto import fleet_pb2 as fleet
+from flwr.proto import heartbeat_pb2 as heartbeats
+from flwr.proto import message_pb2 as messages
+from flwr.proto.error_pb2 import Error
+from flwr.proto.node_pb2 import Node as NodeNumber
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

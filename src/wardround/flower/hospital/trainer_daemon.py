@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.memory is not None:
             StateFile(options.memory, hospital).load()
         # Before it listens: the first order has a deadline.
-        warm_up(config.engine, config.device, lambda line: print(f"{config.name}: {line}", flush=True))
+        warm_up(hospital.engine, config.device, lambda line: print(f"{config.name}: {line}", flush=True))
         daemon = TrainerDaemon(options.socket, hospital.answer, hospital.setups.release)
     except WardroundError as error:
         print(f"wardround: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wardround.files import replace_file
 from wardround.flower.server.clocks import Clocks
-from wardround.runs.overview import CLOCKS
+from wardround.records import CLOCKS
 
 __all__ = ["GatewayCounters"]
 

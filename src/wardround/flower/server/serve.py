@@ -55,6 +55,7 @@ INSECURE_WARNING = (
     "INSECURE: no TLS and no keys. Whoever reaches this port can join, and read and change all that is sent."
 )
 LOOPBACK = "127.0.0.1"
+SUPERLINK = "flower-superlink"
 IN_MEMORY = ":flwr-in-memory:"
 START_SECONDS = 180.0
 """Time that the parts have to start."""
@@ -130,8 +131,9 @@ class Server:
     def superlink(self, port: int) -> list[str]:
         """Return the command that starts the SuperLink."""
         tls = self._tls("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile")
+        console_script(SUPERLINK)  # says what to install
         return [
-            console_script("flower-superlink"),
+            *(sys.executable, "-m", "wardround.flower.server.flower_program", SUPERLINK),
             *(["--insecure"] if self.insecure else [*tls, "--enable-supernode-auth"]),
             # In memory: the run folder has all that counts, and a SuperLink that is started anew is told the rest.
             *("--host", LOOPBACK, "--port", str(port), "--database", IN_MEMORY),
