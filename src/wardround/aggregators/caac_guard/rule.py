@@ -87,8 +87,8 @@ class CaacGuard(Aggregator):
        follows a ReLU), of :math:`\min(\cos(U_i^c, g_c), -\cos(U_i^c, g_{1-c}))`: such outcomes push against each other;
     3. outcomes that all lie on the wrong side: the mean over rounds of how much nearer its best part is to the centre
        of its own outcome than to that of another
-       (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative. Only rounds that show exchanged
-       outcomes count (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
+       (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative, by centres for which clients count for
+       their patients or by centres for which all count alike. Only rounds that show exchanged outcomes count (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
 
     All limits are 0, and lower where noise explains more. Everybody is compared in every round, so a verdict passes
     when the evidence does. With :math:`n_i` the sample counts and :math:`r_i` the share of its weight that a client
@@ -272,8 +272,8 @@ class CaacGuard(Aggregator):
         """How far above its limit the mean side of each client lies that passed the other tests (N; NaN: no side).
 
         Centres are asked for twice, and the worse answer counts: where each client counts for its patients, the large
-        ones who have most of an outcome decide, and where all count alike, the many. Attackers seldom are both, and in
-        a round in which they are, outcomes are not seen apart.
+        ones that have much of an outcome decide; where all count alike, the many. Who claims a rare outcome for many
+        patients may win one of the two.
         """
         holders, weights = now.holders & fit[:, None], counting * fit[:, None]
         measure: Callable[[Tensor], Nearness] | None = None
