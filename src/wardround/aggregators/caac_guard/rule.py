@@ -88,7 +88,8 @@ class CaacGuard(Aggregator):
     3. outcomes that all lie on the wrong side: the mean over rounds of how much nearer its best part is to the centre
        of its own outcome than to that of another
        (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative, by centres for which clients count for
-       their patients or by centres for which all count alike. Only rounds that show exchanged outcomes count (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
+       their patients or by centres for which all count alike. Only rounds that show exchanged outcomes count
+       (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
 
     All limits are 0, and lower where noise explains more. Everybody is compared in every round, so a verdict passes
     when the evidence does. With :math:`n_i` the sample counts and :math:`r_i` the share of its weight that a client
