@@ -140,6 +140,11 @@ def test_outcomes_that_do_not_differ_are_no_evidence():
     assert not sides.is_evidence
 
 
+def test_clients_are_evidence_whose_outcomes_lie_differently_well():
+    """Few hospitals: the parts of an outcome that few patients have scatter, and the outcome that lies best counts."""
+    assert judged([[1.0, 0.2], [0.3, 1.0], [1.1, 2.0], [-0.6, -0.9]]).is_evidence
+
+
 def test_a_round_whose_clients_scatter_is_no_evidence():
     assert not judged([[0.1, 0.2], [1.9, 1.0], [0.4, 0.5], [2.0, 1.0], [-1.0, -1.0]]).is_evidence
 

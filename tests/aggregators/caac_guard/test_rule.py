@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.aggregators.caac_guard.population import FEATURES, LAYOUT, N, Population, run
 
 from wardround import Updates, aggregators
+from wardround.aggregators.caac_guard.evidence import Sides
 from wardround.errors import ParameterError
 from wardround.updates import Parts
 
@@ -74,6 +75,25 @@ def test_without_a_test_nobody_is_flagged_for_it(craft, test):
     code = {"impossible": IMPOSSIBLE, "direction": DIRECTION, "discrimination": DISCRIMINATION}[test]
     results = run(guard(without=[test]), 10, Population(positive=True), craft)
     assert not any((out.columns["why"] == code).any() for out in results)
+
+
+@pytest.mark.parametrize("accusing", ["by patients", "alike"])
+def test_who_is_seen_by_either_way_of_counting_is_flagged(monkeypatch, accusing):
+    def compare(measure, weights, holders, *others):
+        way = "alike" if bool((weights <= 1).all()) else "by patients"
+        values = torch.ones(len(weights), dtype=torch.float64)
+        values[0] = -1.0 if way == accusing else 1.0
+        return Sides(values, torch.full_like(values, 200.0), 1.0, True)
+
+    monkeypatch.setattr("wardround.aggregators.caac_guard.rule.compare_outcomes", compare)
+    last = run(guard(), 3, Population(positive=True))[-1]
+    assert last.flags.tolist() == [True] + [False] * (N - 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_of_four_hospitals_with_exchanged_labels_is_flagged_alone(seed):
+    last = run(guard(), 10, Population(seed, clients=4, positive=True), exchange_labels, byzantine=1)[-1]
+    assert last.flags.tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize(("exchanged", "found"), [(9, True), (11, False)])

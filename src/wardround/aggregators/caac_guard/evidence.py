@@ -291,7 +291,7 @@ def compare_outcomes(
         trust = again
     patients = torch.where(sides.isnan(), 0.0, counts.gather(1, of[:, None]).flatten())
     is_evidence = near.apart > 3 * _distance_by_chance(near.squares, weights * trust[:, None])
-    return Sides(sides, patients, near.apart, is_evidence and _is_evidence(values, sides, covered))
+    return Sides(sides, patients, near.apart, is_evidence and _is_evidence(sides, covered))
 
 
 def _distance_by_chance(squares: Tensor, weights: Tensor) -> float:
@@ -309,19 +309,18 @@ def _distance_by_chance(squares: Tensor, weights: Tensor) -> float:
     return 2 * float(misses[~misses.isnan()].mean()) if bool((~misses.isnan()).any()) else 0.0
 
 
-def _is_evidence(values: Tensor, sides: Tensor, covered: Tensor) -> bool:
+def _is_evidence(sides: Tensor, covered: Tensor) -> bool:
     """Does a round show who has exchanged outcomes?
 
-    Most parts must lie on their own side, the median one of them by three standard deviations (by the median absolute
+    Most clients must lie on their own side, the median one of them by three standard deviations (by the median absolute
     deviation). And whoever exchanges outcomes has patients of each under the name of another: clients on the wrong side
     must be seen in two outcomes at least. Those who capture the centre of one outcome leave the others as they are.
 
     Args:
-        values: N × C: nearness of all parts that are looked at; NaN elsewhere.
-        sides: N: that of the clients.
+        sides: N: that of the clients; NaN for a client that shows nothing.
         covered: N × C booleans: the outcomes that a client's parts hold patients of.
     """
-    shown = values[~values.isnan()]
+    shown = sides[~sides.isnan()]
     own = shown[shown > 0]
     if len(own) <= len(shown) / 2:
         return False

@@ -10,22 +10,13 @@ from torch import Tensor
 
 from wardround.aggregators._math.order_statistics import GAUSSIAN_MAD
 
-__all__ = ["Profiles", "direction_limits", "weighted_median"]
+__all__ = ["Profiles", "direction_limits"]
 
 
+WAYS = 2
+"""Of counting clients for the centres of outcomes: by patients, and all alike."""
 PARDON = 0.01
 """How far the mean side of a client moves towards 1 in a round that is no evidence."""
-
-
-def weighted_median(values: Tensor, weights: Tensor) -> float:
-    """The least value with at least half of the weight at or below it.
-
-    >>> weighted_median(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 1.0]))
-    3.0
-    """
-    order = values.argsort()
-    reached = weights[order].cumsum(0)
-    return float(values[order][int((reached >= reached[-1] / 2).nonzero()[0])])
 
 
 def direction_limits(directions: Tensor, counts: Tensor) -> Tensor:
@@ -48,8 +39,8 @@ def direction_limits(directions: Tensor, counts: Tensor) -> Tensor:
         agrees = directions[:, outcome] > 0
         if bool(agrees.any()):
             values, patients = directions[agrees, outcome], counts[agrees, outcome]
-            centre, even = values.quantile(0.5), torch.ones_like(values)
-            spread = weighted_median((values - centre).abs(), even) / GAUSSIAN_MAD
+            centre = values.quantile(0.5)
+            spread = (values - centre).abs().quantile(0.5) / GAUSSIAN_MAD
             fewer = (patients.quantile(0.5) / counts[:, outcome].clamp_min(1)).clamp_min(1).sqrt()
             limits[:, outcome] = (centre - 3 * spread * fewer).clamp(max=0)
     return limits
@@ -66,10 +57,10 @@ class Profiles:
         """Client → its place."""
         self.directions = torch.empty(0, 0, dtype=torch.float64)
         """K × C mean cosines; NaN for an outcome that was never compared."""
-        self.sides = torch.empty(0, dtype=torch.float64)
-        """K means of `Sides.values`; NaN for a client that never showed its side."""
-        self.furthest = 0.0
-        """The largest squared distance between outcomes so far."""
+        self.sides = torch.empty(0, WAYS, dtype=torch.float64)
+        """K × 2 means of `Sides.values`, by either way of counting; NaN for a client that never showed its side."""
+        self.furthest = [0.0] * WAYS
+        """The largest squared distance between outcomes so far, by either way."""
         self.flagged = torch.empty(0, dtype=torch.bool)
         """K: was the client flagged in its last round?"""
 
@@ -81,7 +72,7 @@ class Profiles:
                 self.directions = torch.full((len(self.clients), outcomes), torch.nan, dtype=torch.float64)
             empty = torch.full((len(new), outcomes), torch.nan, dtype=torch.float64)
             self.directions = torch.cat([self.directions, empty])
-            unknown = torch.full((len(new),), torch.nan, dtype=torch.float64)
+            unknown = torch.full((len(new), WAYS), torch.nan, dtype=torch.float64)
             self.sides = torch.cat([self.sides, unknown])
             self.flagged = torch.cat([self.flagged, torch.zeros(len(new), dtype=torch.bool)])
             self.clients |= {client: len(self.clients) + i for i, client in enumerate(new)}
@@ -96,12 +87,12 @@ class Profiles:
         self.directions[places] = _follow(self.directions[places], cosines, memory)
         return self.directions[places]
 
-    def follow_sides(self, places: Tensor, sides: Tensor, memory: float) -> Tensor:
+    def follow_sides(self, places: Tensor, sides: Tensor, memory: float, way: int) -> Tensor:
         """What the mean sides would be with those of the round (N; NaN for a client that shows nothing)."""
-        return _follow(self.sides[places], sides, memory)
+        return _follow(self.sides[places, way], sides, memory)
 
     def remember_sides(
-        self, places: Tensor, sides: Tensor, apart: float, memory: float, is_evidence: bool = True
+        self, places: Tensor, sides: Tensor, apart: float, memory: float, way: int, is_evidence: bool = True
     ) -> Tensor:
         """Let mean sides follow those of the round, if it can tell them, and return them (N).
 
@@ -113,21 +104,22 @@ class Profiles:
             sides: N: what `compare_outcomes` gives.
             apart: How far the outcomes are apart in this round.
             memory: Share of the past.
+            way: Of counting, 0 or 1.
             is_evidence: Can the round tell sides at all?
         """
-        self.furthest = max(self.furthest, apart)
-        if apart < self.furthest / 2 or not is_evidence:
-            self.sides[places] += PARDON * (1 - self.sides[places])
+        self.furthest[way] = max(self.furthest[way], apart)
+        if apart < self.furthest[way] / 2 or not is_evidence:
+            self.sides[places, way] += PARDON * (1 - self.sides[places, way])
         else:
-            self.sides[places] = self.follow_sides(places, sides, memory)
-        return self.sides[places]
+            self.sides[places, way] = self.follow_sides(places, sides, memory, way)
+        return self.sides[places, way]
 
     def table(self) -> dict[str, dict[str, float]]:
         """Client → column → value."""
         return {
             client: {
                 "direction": float(self.directions[place].nan_to_num(nan=1.0).min()),
-                "discrimination": float(self.sides[place].nan_to_num(nan=1.0)),
+                "discrimination": float(self.sides[place].nan_to_num(nan=1.0).min()),
                 "flagged": float(self.flagged[place]),
             }
             for client, place in self.clients.items()
@@ -139,14 +131,14 @@ class Profiles:
             "clients": dict(self.clients),
             "directions": self.directions.clone(),
             "sides": self.sides.clone(),
-            "furthest": self.furthest,
+            "furthest": list(self.furthest),
             "flagged": self.flagged.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clients = dict(state["clients"])
         self.directions, self.sides = state["directions"].clone(), state["sides"].clone()
-        self.flagged, self.furthest = state["flagged"].clone(), float(state["furthest"])
+        self.flagged, self.furthest = state["flagged"].clone(), list(state["furthest"])
 
 
 def _follow(past: Tensor, now: Tensor, memory: float) -> Tensor:

@@ -24,7 +24,6 @@ from wardround.aggregators.base import (
 )
 from wardround.aggregators.caac_guard.evidence import (
     Nearness,
-    Sides,
     compare_directions,
     compare_outcomes,
     excess_lengths,
@@ -88,8 +87,9 @@ class CaacGuard(Aggregator):
        follows a ReLU), of :math:`\min(\cos(U_i^c, g_c), -\cos(U_i^c, g_{1-c}))`: such outcomes push against each other;
     3. outcomes that all lie on the wrong side: the mean over rounds of how much nearer its best part is to the centre
        of its own outcome than to that of another
-       (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative. Only rounds that show exchanged
-       outcomes count (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
+       (:func:`~wardround.aggregators.caac_guard.evidence.nearness`) is negative, by centres for which clients count for
+       their patients or by centres for which all count alike. Only rounds that show exchanged outcomes count
+       (:func:`~wardround.aggregators.caac_guard.evidence.compare_outcomes`).
 
     All limits are 0, and lower where noise explains more. Everybody is compared in every round, so a verdict passes
     when the evidence does. With :math:`n_i` the sample counts and :math:`r_i` the share of its weight that a client
@@ -239,13 +239,8 @@ class CaacGuard(Aggregator):
         if "direction" in p.without:
             against = nobody
         direction = (directions - limits).nan_to_num(nan=1.0).amin(1)
-        sides = self._sides_of(now, layer, own_weights, counting, possible & ~against)
-        means = self.profiles.remember_sides(
-            now.places, sides.values, sides.apart, p.memory, sides.is_evidence
-        )
-        comparable = ~sides.values.isnan()
-        means = torch.where(comparable, means, torch.nan)
-        discrimination = means - direction_limits(means[:, None], sides.patients[:, None]).flatten()
+        discrimination = self._discrimination(now, layer, own_weights, counting, possible & ~against)
+        comparable = ~discrimination.isnan()
         exchanged = discrimination < 0
         removed = impossible.double()
         why = IMPOSSIBLE * impossible.long()
@@ -267,15 +262,20 @@ class CaacGuard(Aggregator):
             columns["excess"] = excess_lengths(bias, now.angles.lengths, now.pure & possible[:, None])
         return why, removed, suspects, columns
 
-    def _sides_of(
+    def _discrimination(
         self,
         now: _Round,
         layer: OutputLayer | None,
         own_weights: Tensor | None,
         counting: Tensor,
         fit: Tensor,
-    ) -> Sides:
-        """On which side the outcomes of clients lie that passed the other tests."""
+    ) -> Tensor:
+        """How far above its limit the mean side of each client lies that passed the other tests (N; NaN: no side).
+
+        Centres are asked for twice, and the worse answer counts: where each client counts for its patients, the large
+        ones that have much of an outcome decide; where all count alike, the many. Who claims a rare outcome for many
+        patients may win one of the two.
+        """
         holders, weights = now.holders & fit[:, None], counting * fit[:, None]
         measure: Callable[[Tensor], Nearness] | None = None
         if "discrimination" in self.params.without:
@@ -288,15 +288,20 @@ class CaacGuard(Aggregator):
             and takes_plain_gradients(now.parts.rows, layer, weights)
         ):
             measure = partial(nearness_of_many, own_weights)
+        least = torch.full((len(fit),), torch.nan, dtype=torch.float64)
         if measure is None:
-            unknown = torch.full((len(fit),), torch.nan, dtype=torch.float64)
-            return Sides(unknown, torch.zeros_like(unknown), 0.0, False)
-
-        def remember(sides: Tensor) -> Tensor:
-            return self.profiles.follow_sides(now.places, sides, self.params.memory)
-
+            return least
         covered = holders | (now.holders & ~now.pure).any(1, keepdim=True)
-        return compare_outcomes(measure, weights, holders, now.counts, covered, remember)
+        for way, counted in enumerate((weights, (weights > 0).double())):
+            follow = partial(self.profiles.follow_sides, now.places, memory=self.params.memory, way=way)
+            sides = compare_outcomes(measure, counted, holders, now.counts, covered, follow)
+            means = self.profiles.remember_sides(
+                now.places, sides.values, sides.apart, self.params.memory, way, sides.is_evidence
+            )
+            means = torch.where(sides.values.isnan(), torch.nan, means)
+            limits = direction_limits(means[:, None], sides.patients[:, None]).flatten()
+            least = torch.fmin(least, means - limits)
+        return least
 
     def _removable(self, now: _Round, accused: Tensor, removed: Tensor, among: Tensor) -> float:
         """The largest share of the weight of some clients that may be taken from them, from 0 to 1.
