@@ -42,7 +42,7 @@ def test_rules_without_a_claim_do_break(claim):
     ("name", "attackers"),
     [
         ("trimmed-mean", 4),
-        ("trimmed-mean", 8),
+        pytest.param("trimmed-mean", 8, marks=pytest.mark.slow),
         ("median", 4),
         pytest.param("smea", 4, marks=pytest.mark.slow),
     ],
