@@ -82,6 +82,20 @@ def test_a_summary_is_read_back_as_written():
     assert not {"reason", "privacy"} & set(Summary("finished").plain())
 
 
+@pytest.mark.parametrize(
+    ("status", "finished", "diverged"),
+    [
+        ("finished", True, False),
+        ("diverged", True, True),
+        ("stopped", False, False),
+        ("failed", False, False),
+    ],
+)
+def test_a_diverged_run_is_finished_and_a_finished_one_need_not_have_diverged(status, finished, diverged):
+    summary = Summary(status)
+    assert (summary.finished, summary.diverged) == (finished, diverged)
+
+
 def test_what_is_not_finite_is_written_as_null():
     record = ClientRecord(1, "a", score=math.inf, columns={"norm": math.nan})
     line = record.line()

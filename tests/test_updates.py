@@ -163,3 +163,30 @@ def test_parts_of_an_update_must_fit_it(change, reason, monkeypatch):
     result = drop_malformed(split(change))
     assert list(result.dropped.values()) == ([] if reason is None else [reason])
     assert result.rows.tolist() == ([0, 1, 2] if reason is None else [0, 2])
+
+
+def test_a_single_sample_of_one_outcome_gives_no_part_of_another():
+    rows = torch.tensor([[[1.0, 2.0], [0.0, 0.0]], [[1.0, 2.0], [0.5, 0.5]]])
+    counts = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    result = drop_malformed(Updates(rows.sum(1), parts=Parts(rows, counts)))
+    assert result.dropped == {"client-01": "a part of an outcome that it has no patient of"}
+
+
+def test_who_has_no_sample_may_have_parts_all_the_same():
+    rows = torch.ones(2, 2, 3)
+    counts = torch.tensor([[2.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    assert not drop_malformed(Updates(rows.sum(1), parts=Parts(rows, counts))).dropped
+
+
+def test_norms_below_the_smallest_normal_number_are_zero():
+    smallest = torch.finfo(torch.float32).tiny
+    rows = torch.zeros(3, 5)
+    rows[:, 2] = torch.tensor([smallest / 4, 2 * smallest, 1.0])
+    sent = rows.clone()
+    kept = drop_malformed(Updates(rows))
+    assert not kept.dropped
+    assert not kept.updates.matrix[0].any()
+    assert kept.updates.squared_norms[0] == 0
+    assert torch.equal(kept.updates.matrix[1:], sent[1:])
+    assert (kept.updates.squared_norms[1:] > 0).all()
+    assert torch.equal(rows, sent), "what was sent stays as it is"
