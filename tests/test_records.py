@@ -31,7 +31,7 @@ CLIENTS = (
 ROUND = RoundRecord(
     3, {"train": 0.5, "aggregate": 0.1}, {"auroc": 0.75}, {"auroc": 0.7}, {"a": {"auroc": None}}, "too few",
     {"b": LeftOut("quarantined", "broken scanner"), "c": LeftOut("absent", "no answer within 30 s")},
-    {"epsilon": 1.5}, 120.5, warning="contested",
+    {"epsilon": 1.5}, 120.5, warning="contested", kappa=0.25, estimated_f=0,
     details=EvaluationDetails(
         {"auprc": Reason("one-class", "all 3 rows are well")},
         {"a": {"auroc": Reason("no-rows", "there are no rows to measure on")}},
