@@ -119,8 +119,8 @@ def smaller(config: dict[str, Any], data: Path, results: Path, steps: int) -> di
 
 def report(results: Path) -> None:
     """One line of JSON per finished run."""
-    for folder in sorted(path for path in results.iterdir() if path.is_dir()):
-        settings = json.loads((folder / "config.json").read_text())
+    for file in sorted(results.glob("*/config.json")):
+        folder, settings = file.parent, json.loads(file.read_text())
         for file in sorted(folder.glob("test_accuracy_tr_seed_*")):
             last = file.read_text().replace("\n", ",").strip(",").split(",")[-1]
             line = {

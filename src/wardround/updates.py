@@ -361,8 +361,8 @@ def _part_problems(
     apart = finite & ~(gap <= PART_TOLERANCE * norms.max(1).values)
     empty = finite & (updates.num_samples > 0) & ((norms > 0) & ~(counts > 0)).any(1)
     # Who does not tell the count of some outcome may have more patients than it tells.
-    known, told = counts.nan_to_num(0.0).sum(1), ~counts.isnan().any(1)
-    wrong_sum = ((known - updates.num_samples).abs() > 0.5) & (told | (known > updates.num_samples))
+    known, is_complete = counts.nan_to_num(0.0).sum(1), ~counts.isnan().any(1)
+    wrong_sum = ((known - updates.num_samples).abs() > 0.5) & (is_complete | (known > updates.num_samples))
     reasons = (
         (impossible, "impossible counts of outcomes"),
         (wrong_sum & ~impossible, "its counts of outcomes do not add up to its sample count"),

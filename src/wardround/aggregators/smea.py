@@ -9,8 +9,8 @@ from wardround.aggregators._math.subsets import check_subsets, subsets_without
 from wardround.aggregators.base import ByzantineBound, Context, MeasurementPlan, register
 from wardround.updates import Aggregation, Updates
 
-SUBSETS_AT_ONCE = 4_096
-EIGENVALUES_AT_ONCE = 64
+SUBSETS_AT_ONCE = 1_024
+EIGENVALUES_AT_ONCE = 8
 ROUNDING, TINY = 1e-12, 1e-290
 """Share of the rows' squared norms that is far above all rounding errors, and what stands for it where these are 0."""
 

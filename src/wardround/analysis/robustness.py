@@ -85,18 +85,20 @@ def standings(measured: Sequence[Measured]) -> list[Standing]:
     found = []
     for (setting, attack, method), members in sorted(groups.items(), key=_order):
         own = {m.run.seed: value for m in members if (value := m.main()) is not None}
-        told = oracle.get((setting, attack)) or (plain[setting, CLEAN, BASELINE] if attack == CLEAN else {})
+        reference = oracle.get((setting, attack)) or (
+            plain[setting, CLEAN, BASELINE] if attack == CLEAN else {}
+        )
         found.append(
             Standing(
                 setting,
                 attack,
                 method,
                 own,
-                _loss(told, own),
+                _loss(reference, own),
                 _loss(best.get(setting, {}), own),
                 _loss(plain[setting, attack, BASELINE], own),
                 _loss(plain[setting, attack, MEDIAN], own),
-                {seed: told[seed] - value for seed, value in own.items() if seed in told},
+                {seed: reference[seed] - value for seed, value in own.items() if seed in reference},
                 {name: _mean([m[name] for m in members]) for name in ("flag_fpr", *SUPPRESSED)},
             )
         )

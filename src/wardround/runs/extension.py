@@ -57,7 +57,7 @@ def extend(
     _check_same_experiment(former, before, now)
     state = former.read_checkpoint()
     if state is None:
-        raise ConfigError(f"{former.path}: no round is finished, so there is nothing to go on from")
+        raise ConfigError(f"{former.path}: no round is finished, so there is nothing to resume")
     done, planned = int(state["round"]), int(before["rounds"])
     if config.rounds <= done:
         raise ConfigError(

@@ -52,7 +52,7 @@ def find_folder(config: RunConfig, out: Path, recorded: Mapping[str, Any] | None
 def adopt_former_folder(config: RunConfig, out: Path) -> None:
     """Give the folder of an unfinished run of version 0.1 the name that this version looks for.
 
-    For federations, which go on with a newer version: hospitals that have trained for weeks are not to begin anew. A
+    For federations, which resume with a newer version: hospitals that have trained for weeks are not to begin anew. A
     simulation is begun anew instead, since a run of two versions is neither's result.
 
     Raises:
@@ -70,10 +70,10 @@ def adopt_former_folder(config: RunConfig, out: Path) -> None:
         begun = f"{path}: begun by version 0.1"
         if path.name != config.legacy_run_name:
             raise ConfigError(
-                f"{begun}, whose defaults were others; rename it to {folder.name} to go on with it, or move it away "
+                f"{begun}, whose defaults were others; rename it to {folder.name} to resume it, or move it away "
                 "to begin anew"
             )
-        warnings.warn(f"{begun}; it goes on as {folder.name}", WardroundWarning, stacklevel=2)
+        warnings.warn(f"{begun}; resumed as {folder.name}", WardroundWarning, stacklevel=2)
         path.rename(folder)
 
 

@@ -40,8 +40,8 @@ def suppressed_shares(
         clients: One record per client and round. Attackers and broken clients are left out of all three.
         held: Client → training samples per outcome, as a simulation records them.
 
-    >>> told = [ClientRecord(1, "a", num_samples=90, weight=1.0), ClientRecord(1, "b", num_samples=10, weight=0.0)]
-    >>> suppressed_shares(told, {"a": [90, 0], "b": [6, 4]})
+    >>> records = [ClientRecord(1, "a", num_samples=90, weight=1.0), ClientRecord(1, "b", num_samples=10, weight=0.0)]
+    >>> suppressed_shares(records, {"a": [90, 0], "b": [6, 4]})
     {'suppressed_clients': 0.5, 'suppressed_patients': 0.1, 'suppressed_outcome': 1.0}
     """
     verdicts = zip(clients, suppressed_to_a_tenth(clients), strict=True)

@@ -77,7 +77,7 @@ def test_a_federation_goes_on_where_an_earlier_version_stopped(stopped, town, sc
         folder = first.run()
     words = " ".join(str(one.message) for one in said)
     assert "of an older schema, without a hash" in words
-    assert ("begun by version 0.1; it goes on as small-" in words) == (schema == 1)
+    assert ("begun by version 0.1; resumed as small-" in words) == (schema == 1)
     assert [one.name for one in first.out.iterdir()] == [folder.path.name], "one run, one folder"
     assert [record.round for record in folder.rounds()] == [1, 2, 3, 4]
     assert {line.client for line in folder.clients() if line.round > 2} == names

@@ -288,7 +288,7 @@ def _gram_by_loops(
 
     def work(part: int, start: int, stop: int) -> None:
         if not hasattr(own, "scratch"):  # of each thread
-            own.scratch = torch.zeros(side + 1, loops.SCRATCH_COLUMNS, dtype=precision).numpy()
+            own.scratch = torch.zeros(side + 1, loops.scratch_columns(side), dtype=precision).numpy()
         kernel(*arrays, own.scratch, *(values[part] for values in sums), start, stop)
 
     for_each_range(d, work)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wardround.aggregators._math.columns import column_ranges, for_each_range
 from wardround.aggregators._math.compiled import loops_for
-from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+from wardround.aggregators._math.sorting_networks import selecting, sorting_network
 from wardround.updates import row_squared_norms
 
 __all__ = ["GAUSSIAN_MAD", "mean_nearest_median", "mean_of_middle", "median", "norms_and_middle"]
@@ -113,7 +113,7 @@ def mean_nearest_median(matrix: Tensor, dropped: int, rows: Sequence[int] | None
         kept: Columns = np.where(inside, ordered, 0).sum(0, dtype=np.float64)
         return kept / width
 
-    return _by_sorting(matrix, range(n) if rows is None else rows, range(n), mean)
+    return _by_sorting(matrix, range(n) if rows is None else rows, None, mean)
 
 
 def _mean(values: Columns) -> Columns:
@@ -123,14 +123,14 @@ def _mean(values: Columns) -> Columns:
 
 
 def _by_sorting(
-    matrix: Tensor, rows: Sequence[int], wanted: range, reduce: Callable[[Columns], Columns]
+    matrix: Tensor, rows: Sequence[int], summed: range | None, reduce: Callable[[Columns], Columns]
 ) -> Tensor:
     """Reduce the sorted columns of some rows, a block of columns at a time.
 
     Args:
         matrix: N × D rows.
         rows: Places of the n rows that count.
-        wanted: The ranks that `reduce` looks at.
+        summed: The ranks that `reduce` sums up, and may find in any order; None: it needs all in order.
         reduce: n × some sorted values → some values.
 
     Returns:
@@ -138,7 +138,9 @@ def _by_sorting(
     """
     n, places = len(rows), np.asarray(rows, dtype=np.int64)
     values, by_network = matrix.detach().cpu().numpy(), n <= FEW_ROWS
-    comparators = pruned(sorting_network(n), wanted) if by_network else []
+    comparators = sorting_network(n) if by_network else []
+    if summed is not None:
+        comparators = selecting(comparators, summed)
     out = np.empty(matrix.shape[1], dtype=values.dtype)
     width = max(1, (NETWORK_VALUES if by_network else SORTED_VALUES) // n)
 

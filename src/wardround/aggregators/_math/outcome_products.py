@@ -87,7 +87,7 @@ def _by_loops(matrix: Tensor, rows: Tensor, correction: Tensor | None) -> PartPr
     grams, sums = products.numpy(), squares.numpy()
 
     def work(part: int, start: int, stop: int) -> None:
-        scratch = torch.zeros(side + 1, loops.SCRATCH_COLUMNS, dtype=rows.dtype).numpy()
+        scratch = torch.zeros(side + 1, loops.scratch_columns(side), dtype=rows.dtype).numpy()
         loops.add_part_products(*arrays, scratch, grams[part, 0], grams[part, 1], sums[part], start, stop)
 
     for_each_range(rows.shape[1], work)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["pruned", "sorting_network"]
+__all__ = ["Comparator", "selecting", "sorting_network"]
 
 Comparator = tuple[int, int]
 
@@ -36,15 +36,19 @@ def sorting_network(n: int) -> list[Comparator]:
     return comparators
 
 
-def pruned(network: Iterable[Comparator], wires: Iterable[int]) -> list[Comparator]:
-    """The comparators that some of these wires depend on: a median needs fewer than a full sort.
+def selecting(network: Iterable[Comparator], wires: Iterable[int]) -> list[Comparator]:
+    """The comparators after which these wires hold the same values as after all, in whatever order among themselves.
 
-    >>> len(sorting_network(20)), len(pruned(sorting_network(20), [9, 10]))
-    (103, 84)
+    Enough for a median and for sums: what only orders values that are summed up anyway is left out.
+
+    >>> len(sorting_network(20)), len(selecting(sorting_network(20), range(4, 16)))
+    (103, 90)
     """
-    needed, kept = set(wires), []
+    together, needed, kept = set(wires), set[int](), []
     for low, high in reversed(list(network)):
-        if low in needed or high in needed:
-            needed |= {low, high}
-            kept.append((low, high))
+        if {low, high} <= together or not {low, high} & (together | needed):
+            continue
+        together -= {low, high}
+        needed |= {low, high}
+        kept.append((low, high))
     return kept[::-1]

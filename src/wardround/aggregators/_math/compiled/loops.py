@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from wardround.aggregators._math.compiled import MIXED_COLUMNS, MOST_WIRES, TILE, vector_code
-from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+from wardround.aggregators._math.sorting_networks import Comparator, selecting, sorting_network
 from wardround.compilation import compiled_loop
 
 __all__ = [
+    "PADDING",
     "RUN",
-    "SCRATCH_COLUMNS",
     "add_distances_and_replace",
     "add_dots_with_two",
     "add_norms_and_dots",
@@ -30,15 +30,16 @@ __all__ = [
     "middle_kernel",
     "mix_rows",
     "nearest_kernel",
+    "scratch_columns",
     "sum_rows",
 ]
 
 BLOCK = 1024
-"""Columns that are worked on at a time: a block of all rows stays in the second-level cache."""
+"""Columns of two rows whose distance is measured at a time."""
 RUN = 8 * BLOCK
 """Columns of a row that are read in one go where the rows need not meet in the cache: memory likes long runs."""
-SCRATCH_COLUMNS = BLOCK + 16
-"""A block's columns and a register of zeros, so that equal columns of the rows fall into different cache sets."""
+PADDING = 16
+"""A register of zeros behind a block's columns, so that equal columns of the rows fall into different cache sets."""
 SORTED_COLUMNS = 64
 """Columns of many rows that are sorted at a time: those of a thousand rows stay in the second-level cache."""
 
@@ -50,6 +51,15 @@ add_tile_products: Any = vector_code.add_tile_products
 mix_tile: Any = vector_code.mix_tile
 
 
+def scratch_columns(rows: int) -> int:
+    """Columns of the scratch space in which so many rows are multiplied with one another: a block and the padding.
+
+    The rows of a block are loaded again for every tile. Some 24 of them stay in the first-level cache; of more, a
+    longer block spends less on adding up the lanes of its products.
+    """
+    return (256 if rows <= 24 else 512) + PADDING
+
+
 @functools.cache
 def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
     """Compile `kernel(matrix, rows, out, norms, start, stop)` for n rows.
@@ -59,7 +69,7 @@ def middle_kernel(n: int, first: int, last: int) -> Callable[..., None]:
     fastest, and the columns are then in the cache.
     """
     if n > MOST_WIRES:
-        network = _network(n, first, last)
+        network = _places(selecting(sorting_network(n), range(first, last + 1)))
         return lambda matrix, rows, out, norms, start, stop: middle_of_many(
             matrix, rows, network, first, last, out, norms, start, stop
         )
@@ -81,7 +91,7 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     nearest to their median.
     """
     if n > MOST_WIRES:
-        network = _network(n, 0, n - 1)
+        network = _places(sorting_network(n))
         return lambda matrix, rows, out, start, stop: nearest_of_many(
             matrix, rows, network, dropped, out, start, stop
         )
@@ -92,9 +102,9 @@ def nearest_kernel(n: int, dropped: int) -> Callable[..., None]:
     return compiled_loop(nearest)
 
 
-def _network(n: int, first: int, last: int) -> Any:
-    """The comparators that put the values first…last of n in place: K × 2 wires."""
-    return np.array(pruned(sorting_network(n), range(first, last + 1)), dtype=np.int64).reshape(-1, 2)
+def _places(network: list[Comparator]) -> Any:
+    """A network as K × 2 wires."""
+    return np.array(network, dtype=np.int64).reshape(-1, 2)
 
 
 def _sort_block(matrix: Any, rows: Any, network: Any, wires: Any, start: int, stop: int) -> int:
@@ -359,8 +369,8 @@ def _add_gram(
         matrix: N × D rows.
         centre: D values.
         anchor: D values, or none at all (size 0).
-        rows: Scratch space, (side + 1) × SCRATCH_COLUMNS, zero where the matrix has no row; side is N rounded up to
-            a multiple of TILE.
+        rows: Scratch space, (side + 1) × `scratch_columns(side)`, zero where the matrix has no row; side is N rounded
+            up to a multiple of TILE.
         gram: side × side.
         norms: N values.
         projections: N + 1 values; ‖anchor + centre‖² is added to the last.
@@ -369,11 +379,11 @@ def _add_gram(
     """
     n = matrix.shape[0]
     side = rows.shape[0] - 1
-    base = rows[side]
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
+    base, block = rows[side], rows.shape[1] - PADDING
+    for a in range(start, stop, block):
+        b = min(a + block, stop)
         width = b - a
-        if width < BLOCK:
+        if width < block:
             rows[:, :] = 0
         origin = centre[a:b]
         for i in range(n):
@@ -495,8 +505,9 @@ def gram_kernel(rows_of_centre: int) -> Callable[..., None]:
         matrix: Any, sample: Any, centre: Any, anchor: Any, rows: Any, gram: Any, norms: Any, projections: Any,
         start: int, stop: int,
     ) -> None:  # fmt: skip
-        for a in range(start, stop, BLOCK):
-            b = min(a + BLOCK, stop)
+        block = rows.shape[1] - PADDING
+        for a in range(start, stop, block):
+            b = min(a + block, stop)
             mean_of_middle(matrix, sample, centre, a, b, rows_of_centre, first, last)
             add_gram(matrix, centre, anchor, rows, gram, norms, projections, a, b)
 

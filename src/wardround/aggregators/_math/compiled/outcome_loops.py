@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from wardround.aggregators._math.compiled import TILE, vector_code
-from wardround.aggregators._math.compiled.loops import BLOCK, SCRATCH_COLUMNS
+from wardround.aggregators._math.compiled.loops import PADDING, scratch_columns
 from wardround.compilation import compiled_loop
 
-__all__ = ["SCRATCH_COLUMNS", "add_part_products"]
+__all__ = ["add_part_products", "scratch_columns"]
 
 add_tile_products: Any = vector_code.add_tile_products
 
@@ -27,10 +27,10 @@ def _add_part_products(
     squares[1, i] += ‖matrix‖² (N each), squares[2:] (C × N) += ‖parts‖².
     """
     n = len(matrix)
-    both = len(parts) == 2 * n
-    for a in range(start, stop, BLOCK):
-        b = min(a + BLOCK, stop)
-        if b - a < BLOCK:
+    both, block = len(parts) == 2 * n, rows.shape[1] - PADDING
+    for a in range(start, stop, block):
+        b = min(a + block, stop)
+        if b - a < block:
             rows[:, :] = 0
         load_block(matrix, parts, besides, rows, squares, a, b)
         if both:

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from wardround.aggregators._math.compiled import TILE
-from wardround.aggregators._math.sorting_networks import pruned, sorting_network
+from wardround.aggregators._math.sorting_networks import Comparator, selecting, sorting_network
 
 __all__ = [
     "INDEX",
@@ -94,13 +94,15 @@ class Columns:
         return self.builder.fptrunc(value, self.vector) if self.itemsize < 8 else value
 
 
-def sorted_wires(builder: Any, wires: list[Any], needed: range, meanwhile: Emitters = ()) -> list[Any]:
-    """Compare-exchange whole registers along the network; only the needed wires end up right.
+def exchanged_wires(
+    builder: Any, wires: list[Any], network: Sequence[Comparator], meanwhile: Emitters = ()
+) -> list[Any]:
+    """Compare-exchange whole registers along a network.
 
     What `meanwhile` emits is spread evenly among the comparators. Additions, loads and stores have units of their own
     in the processor, which looks ahead no farther than some dozen instructions for something to do at the same time.
     """
-    network, done = pruned(sorting_network(len(wires)), needed), 0
+    done = 0
     for place, (low, high) in enumerate(network, start=1):
         wires[low], wires[high] = _in_order(builder, wires[low], wires[high])
         following = place * len(meanwhile) // len(network)
@@ -149,7 +151,8 @@ def _scaled_sum(columns: Columns, terms: list[Any], count: int) -> Any:
 def emit_middle(columns: Columns, wires: list[Any], first: int, last: int, meanwhile: Emitters = ()) -> Any:
     """The mean of the sorted values first…last (inclusive), lane by lane."""
     needed = range(first, last + 1)
-    wires = sorted_wires(columns.builder, wires, needed, meanwhile)
+    network = selecting(sorting_network(len(wires)), needed)
+    wires = exchanged_wires(columns.builder, wires, network, meanwhile)
     return _scaled_sum(columns, [columns.widen(wires[k]) for k in needed], len(needed))
 
 
@@ -160,7 +163,7 @@ def emit_nearest(columns: Columns, wires: list[Any], dropped: int, meanwhile: Em
     when x[s+β] lies nearer to the median than x[s]: x[s] + x[s+β] < 2·median, decided in float64.
     """
     builder, n, width = columns.builder, len(wires), len(wires) - dropped
-    x = [columns.widen(wire) for wire in sorted_wires(builder, wires, range(n), meanwhile)]
+    x = [columns.widen(wire) for wire in exchanged_wires(builder, wires, sorting_network(n), meanwhile)]
     twice_median = builder.fadd(x[(n - 1) // 2], x[n // 2])
     moved = [
         builder.fcmp_ordered("<", builder.fadd(x[s], x[s + width]), twice_median) for s in range(dropped)
