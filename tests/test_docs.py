@@ -58,7 +58,9 @@ TWO_SCREENS = 100
 def test_a_long_page_begins_with_what_it_says(page):
     lines = page.read_text().splitlines()
     summary = any(line.startswith("**In short") for line in lines[:5])
-    assert summary or len(lines) <= TWO_SCREENS, f"{page.name}: {len(lines)} lines and no '**In short' at the top"
+    assert summary or len(lines) <= TWO_SCREENS, (
+        f"{page.name}: {len(lines)} lines and no '**In short' at the top"
+    )
 
 
 @pytest.mark.parametrize("page", **named(PAGES))

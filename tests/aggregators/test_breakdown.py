@@ -24,6 +24,7 @@ def test_a_rule_keeps_its_claim(claim):
         assert breakdown.worst_distance(claim, attackers) <= breakdown.BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "claim", [c for c in breakdown.CLAIMS if c.claimed < breakdown.CLIENTS / 2], ids=label
 )
