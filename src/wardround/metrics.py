@@ -15,6 +15,7 @@ from wardround.records import CalibrationBin
 __all__ = [
     "auroc",
     "average_precision",
+    "best_f1_of_ranked",
     "best_f1_threshold",
     "calibration_bins",
     "expected_calibration_error",
@@ -98,11 +99,15 @@ def best_f1_threshold(probabilities: np.ndarray, positive: np.ndarray) -> float 
     >>> best_f1_threshold(np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True]))
     0.25
     """
+    order = np.argsort(-probabilities)  # in which order equal ones are makes no difference
+    return best_f1_of_ranked(probabilities[order], positive[order])
+
+
+def best_f1_of_ranked(ranked: np.ndarray, positive: np.ndarray) -> float | None:
+    """The same of probabilities that fall from the first to the last (n, each with whether it is positive)."""
     if positive.all() or not positive.any():
         return None
-    order = np.argsort(-probabilities)  # in which order equal ones are makes no difference
-    ranked = probabilities[order]
-    ends, hits = _cumulated(ranked, positive[order])
+    ends, hits = _cumulated(ranked, positive)
     ranked = ranked[ends]  # distinct, falling
     f1 = 2 * hits[1:] / (ends + 1 + hits[-1])
     below = np.append(ranked[1:], 0.0)

@@ -27,6 +27,7 @@ from wardround.federation.scoring import (
     measure,
     measure_groups,
     metrics_of,
+    rank,
 )
 from wardround.records import EvaluationDetails
 from wardround.threads import one_thread
@@ -97,8 +98,9 @@ class Evaluator:
         """The thresholds that the validation samples that count choose, and the figures on these samples."""
         dataset = self.dataset
         logits, targets = self._logits(weights, self._validation, None)
-        thresholds = choose_thresholds(logits, targets, dataset.task)
-        return thresholds, measure(logits, targets, dataset.task, thresholds, dataset.class_names)
+        ranked = rank(logits, targets, dataset.task)
+        thresholds = choose_thresholds(logits, targets, dataset.task, ranked)
+        return thresholds, measure(logits, targets, dataset.task, thresholds, dataset.class_names, ranked)
 
     def on_test_rows(
         self,

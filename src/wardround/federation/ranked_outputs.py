@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wardround.metrics import rank_figures
+from wardround.metrics import best_f1_of_ranked, best_f1_threshold, rank_figures
 
 __all__ = ["FINDING_METRICS", "RankedOutputs"]
 
@@ -24,23 +24,32 @@ class RankedOutputs:
     Own implementations, not scikit-learn's: those spend milliseconds on checking what is known to be right.
     """
 
-    def __init__(
-        self, logits: np.ndarray, shares: np.ndarray, truth: np.ndarray, cuts: Sequence[float]
-    ) -> None:
+    def __init__(self, logits: np.ndarray, shares: np.ndarray, truth: np.ndarray) -> None:
         """Rank the rows of every output.
 
         Args:
-            logits: n × outputs, finite.
+            logits: n × outputs, none of which is NaN.
             shares: n × outputs, their probabilities.
             truth: n × outputs bool.
-            cuts: per output the probability above which it says yes.
         """
         self.shares, self.truth = shares, truth
-        self.said = shares > np.asarray(cuts)
-        self._right, self._errors = self.said == truth, (shares - truth) ** 2
+        self._errors = (shares - truth) ** 2
         # The order of equal scores changes no figure, and a sort that need not keep it is several times as fast.
         self._orders = [np.argsort(-logits[:, c]) for c in range(logits.shape[1])]
         self._ranked = [(logits[order, c], truth[order, c]) for c, order in enumerate(self._orders)]
+
+    def cut(self, cuts: Sequence[float]) -> RankedOutputs:
+        """Let each output say yes above its probability of these; figures are asked for after that."""
+        self.said = self.shares > np.asarray(cuts)
+        self._right = self.said == self.truth
+        return self
+
+    def best_f1_threshold(self, output: int) -> float | None:
+        """The threshold of an output with the highest F1 (see `wardround.metrics.best_f1_threshold`)."""
+        ranked = self.shares[self._orders[output], output]
+        if (ranked[1:] > ranked[:-1]).any():  # rounding has exchanged neighbours
+            return best_f1_threshold(self.shares[:, output], self.truth[:, output])
+        return best_f1_of_ranked(ranked, self._ranked[output][1])
 
     def figures(self) -> dict[str, float]:
         """Figures of all rows; NaN where they leave one undefined.

@@ -20,7 +20,6 @@ from wardround.federation.ranked_outputs import RankedOutputs
 from wardround.metrics import (
     auroc,
     average_precision,
-    best_f1_threshold,
     calibration_bins,
     expected_calibration_error,
 )
@@ -43,6 +42,7 @@ __all__ = [
     "measure_groups",
     "metric_names",
     "metrics_of",
+    "rank",
 ]
 
 METRICS = (
@@ -120,6 +120,7 @@ def measure(
     task: Task,
     thresholds: Thresholds | None = None,
     class_names: Sequence[str] = (),
+    ranked: RankedOutputs | None = None,
 ) -> Measurement:
     """All figures of some rows.
 
@@ -139,6 +140,7 @@ def measure(
         task: what the outputs mean.
         thresholds: above which probability an output is positive; None: one half.
         class_names: for the reasons.
+        ranked: what `rank` made of the same rows; None: ranked here.
     """
     names = metric_names(task)
     if not len(targets):
@@ -147,7 +149,10 @@ def measure(
     if task is Task.SURVIVAL:
         return _survival(logits.reshape(-1), targets)
     loss = float(Objective(task is Task.MULTICLASS, prepare=lambda stored: stored).loss(logits, targets))
-    probabilities = torch.softmax(logits, 1) if task is Task.MULTICLASS else torch.sigmoid(logits)
+    if task is Task.MULTICLASS:
+        probabilities = torch.softmax(logits, 1)
+    else:
+        probabilities = torch.sigmoid(logits) if ranked is None else torch.from_numpy(ranked.shares)
     if not (math.isfinite(loss) and bool(torch.isfinite(probabilities).all())):
         broken = ~torch.isfinite(probabilities).all(1)
         if not math.isfinite(loss):
@@ -160,7 +165,9 @@ def measure(
         figures = _multi_class(shares, truth, class_names)
     else:
         cuts = (thresholds or Thresholds.default(shares.shape[1])).values
-        figures = _findings(logits.numpy(), shares, truth.reshape(shares.shape) > 0, cuts, class_names)
+        if ranked is None:
+            ranked = RankedOutputs(logits.numpy(), shares, truth.reshape(shares.shape) > 0)
+        figures = _findings(ranked.cut(cuts), class_names)
         if task is Task.BINARY:
             figures.metrics["threshold"] = cuts[0]
         else:
@@ -171,22 +178,26 @@ def measure(
     return replace(figures, metrics=ordered)
 
 
-def choose_thresholds(logits: Tensor, targets: Tensor, task: Task) -> Thresholds:
-    """The threshold of each output with the highest F1 on these (validation) rows; one half where there is none."""
+def choose_thresholds(
+    logits: Tensor, targets: Tensor, task: Task, ranked: RankedOutputs | None = None
+) -> Thresholds:
+    """The threshold of each output with the highest F1 on these (validation) rows; one half where there is none.
+
+    `ranked`: what `rank` made of the same rows; None: ranked here.
+    """
     if task in (Task.MULTICLASS, Task.SURVIVAL):
         return Thresholds()
-    shares = torch.sigmoid(logits.double()).numpy()
-    truth = targets.numpy().reshape(len(targets), logits.shape[1]) > 0
+    ranked = ranked or rank(logits, targets, task)
     values: list[float] = []
     reasons: dict[int, Reason] = {}
     for output in range(logits.shape[1]):
         chosen = None
-        if not len(truth):
+        if not len(targets):
             reasons[output] = Reason("no-rows", "no validation rows to choose it on: one half")
-        elif not np.isfinite(shares).all():
+        elif ranked is None:
             reasons[output] = Reason("not-finite", "the model's output on validation rows is not finite")
-        elif (chosen := best_f1_threshold(shares[:, output], truth[:, output])) is None:
-            reasons[output] = Reason("one-class", f"{len(truth)} validation rows of one class: one half")
+        elif (chosen := ranked.best_f1_threshold(output)) is None:
+            reasons[output] = Reason("one-class", f"{len(targets)} validation rows of one class: one half")
         values.append(HALF if chosen is None else chosen)
     return Thresholds(tuple(values), reasons)
 
@@ -210,8 +221,10 @@ def measure_groups(
         ranked: the rows of `measure` with the same arguments; None: ranked here, where that can be done once for all.
     """
     wanted = group_metric_names(task)
-    ranked = ranked or _ranked(logits, targets, task, thresholds)
-
+    if ranked is None and bool(torch.isfinite(logits).all()):
+        ranked = rank(logits, targets, task)
+        if ranked is not None:
+            ranked.cut((thresholds or Thresholds.default(logits.shape[1])).values)
     large = [rows for of_group in groups.values() for rows in of_group.values() if len(rows) >= least_rows]
     if ranked is None:
         found = [measure(logits[rows], targets[rows], task, thresholds, class_names) for rows in large]
@@ -238,16 +251,14 @@ def measure_groups(
     return result
 
 
-def _ranked(
-    logits: Tensor, targets: Tensor, task: Task, thresholds: Thresholds | None
-) -> RankedOutputs | None:
-    """The rows ranked once for all groups; None where the task has another ranking, or outputs are not finite."""
-    if task not in (Task.BINARY, Task.MULTILABEL) or not bool(torch.isfinite(logits).all()):
+def rank(logits: Tensor, targets: Tensor, task: Task) -> RankedOutputs | None:
+    """The rows ranked once for thresholds, figures and groups; None where outputs have no sigmoid each, where one is
+    not a number, or without rows."""
+    if task not in (Task.BINARY, Task.MULTILABEL) or not len(targets) or bool(torch.isnan(logits).any()):
         return None
     scores = logits.double()
     shares = torch.sigmoid(scores).numpy()
-    cuts = (thresholds or Thresholds.default(shares.shape[1])).values
-    return RankedOutputs(scores.numpy(), shares, targets.numpy().reshape(shares.shape) > 0, cuts)
+    return RankedOutputs(scores.numpy(), shares, targets.numpy().reshape(shares.shape) > 0)
 
 
 def gaps_between(groups: Mapping[str, Mapping[str, GroupMetrics]]) -> dict[str, Metrics]:
@@ -306,15 +317,9 @@ def _default_thresholds(
     return {"threshold": Reason(first.kind, f"{first.text} (for {', '.join(names)})")}
 
 
-def _findings(
-    logits: np.ndarray,
-    shares: np.ndarray,
-    truth: np.ndarray,
-    cuts: Sequence[float],
-    class_names: Sequence[str],
-) -> Measurement:
+def _findings(ranked: RankedOutputs, class_names: Sequence[str]) -> Measurement:
     """Figures of one or more outputs with a sigmoid each; macro averages over the findings that occur."""
-    ranked = RankedOutputs(logits, shares, truth, cuts)
+    shares, truth = ranked.shares, ranked.truth
     metrics = ranked.figures()
     curve = calibration_bins(shares.ravel(), truth.ravel())
     metrics["ece"] = expected_calibration_error(curve)

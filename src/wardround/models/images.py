@@ -41,6 +41,9 @@ class HalvingMaxPool(nn.MaxPool2d):
     [[[[5.0]]]]
     """
 
+    pools_as = nn.MaxPool2d
+    """What it can be replaced by: it adds nothing to it."""
+
     def __init__(self) -> None:
         super().__init__(2)
 

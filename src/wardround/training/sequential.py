@@ -31,6 +31,7 @@ from wardround.training.base import (
 )
 from wardround.training.optimizers import BufferOptimizer
 from wardround.training.outcome_parts import OutcomeParts
+from wardround.training.relu_pooling import fuse_relu_and_pooling
 from wardround.updates import Layout
 
 __all__ = ["SequentialTrainer"]
@@ -187,6 +188,8 @@ class FlatNetwork:
 
     def __init__(self, model: nn.Module, layout: Layout, device: torch.device) -> None:
         self.module = copy.deepcopy(model).to(device).train()
+        if device.type == "cpu":
+            fuse_relu_and_pooling(self.module)
         self.layout = layout
         trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
         self.trained_names, self.trained = list(trained), list(trained.values())

@@ -42,6 +42,8 @@ PADDING = 16
 """A register of zeros behind a block's columns, so that equal columns of the rows fall into different cache sets."""
 SORTED_COLUMNS = 64
 """Columns of many rows that are sorted at a time: those of a thousand rows stay in the second-level cache."""
+GATHERED = 2**17
+"""Values that are gathered from the rows before they are sorted: they stay in the second-level cache."""
 
 # Inside compiled code an intrinsic takes one argument less than its definition, the typing context.
 exchange_rows: Any = vector_code.exchange_rows
@@ -107,35 +109,46 @@ def _places(network: list[Comparator]) -> Any:
     return np.array(network, dtype=np.int64).reshape(-1, 2)
 
 
-def _sort_block(matrix: Any, rows: Any, network: Any, wires: Any, start: int, stop: int) -> int:
-    """Sort SORTED_COLUMNS columns from `start` on along the network; `wires` is len(rows) × SORTED_COLUMNS.
+def _gather(matrix: Any, rows: Any, blocks: Any, start: int, stop: int) -> None:
+    """blocks[b, i, c] = matrix[rows[i], start + b·SORTED_COLUMNS + c]; what would lie beyond `stop` stays as it is.
 
-    A block that would go beyond `stop` is moved back to end there, as far as there are columns. Returns its first.
+    Of every row a long run is read at once: jumping from row to row costs more than sorting does.
     """
-    a = max(min(start, stop - SORTED_COLUMNS), 0)
-    width = min(SORTED_COLUMNS, stop - a)
     for i in range(len(rows)):
-        wires[i, :width] = matrix[rows[i], a : a + width]
+        row = matrix[rows[i], start:stop]
+        for b in range(0, stop - start, SORTED_COLUMNS):
+            values, wire = row[b : b + SORTED_COLUMNS], blocks[b // SORTED_COLUMNS, i]
+            for c in range(len(values)):
+                wire[c] = values[c]
+
+
+def _sort_block(wires: Any, network: Any) -> None:
+    """Order the columns of `wires` (n × SORTED_COLUMNS) along the network."""
     for k in range(len(network)):
         exchange_rows(wires, network[k, 0], network[k, 1], SORTED_COLUMNS)
-    return a
 
 
 def _middle_of_many(
     matrix: Any, rows: Any, network: Any, first: int, last: int, out: Any, norms: Any, start: int, stop: int
 ) -> None:
     """As the kernel of `middle_kernel`, for any number of rows: the network is data, not code."""
-    wires = np.zeros((len(rows), SORTED_COLUMNS), dtype=matrix.dtype)
+    n = len(rows)
+    blocks = np.zeros((max(1, GATHERED // (n * SORTED_COLUMNS)), n, SORTED_COLUMNS), dtype=matrix.dtype)
     total = np.empty(SORTED_COLUMNS, dtype=np.float64)
-    for block in range(start, stop, SORTED_COLUMNS):
-        add_squared_norms(matrix, norms, block, min(block + SORTED_COLUMNS, stop))
-        a = sort_block(matrix, rows, network, wires, block, stop)
-        total[:] = 0
-        for k in range(first, last + 1):
-            for c in range(SORTED_COLUMNS):
-                total[c] += wires[k, c]
-        for c in range(min(SORTED_COLUMNS, stop - a)):
-            out[a + c] = total[c] / (last + 1 - first)
+    run = len(blocks) * SORTED_COLUMNS
+    for a in range(start, stop, run):
+        b = min(a + run, stop)
+        add_squared_norms(matrix, norms, a, b)
+        gather(matrix, rows, blocks, a, b)
+        for block in range(a, b, SORTED_COLUMNS):
+            wires = blocks[(block - a) // SORTED_COLUMNS]
+            sort_block(wires, network)
+            total[:] = 0
+            for k in range(first, last + 1):
+                for c in range(SORTED_COLUMNS):
+                    total[c] += wires[k, c]
+            for c in range(min(SORTED_COLUMNS, b - block)):
+                out[block + c] = total[c] / (last + 1 - first)
 
 
 def _nearest_of_many(
@@ -144,25 +157,30 @@ def _nearest_of_many(
     """As the kernel of `nearest_kernel`, for any number of rows (see `vector_code.mean_of_nearest`)."""
     n = len(rows)
     width = n - dropped
-    wires = np.zeros((n, SORTED_COLUMNS), dtype=matrix.dtype)
+    blocks = np.zeros((max(1, GATHERED // (n * SORTED_COLUMNS)), n, SORTED_COLUMNS), dtype=matrix.dtype)
     total, twice_median = np.empty(SORTED_COLUMNS), np.empty(SORTED_COLUMNS)
     moves = np.empty(SORTED_COLUMNS, dtype=np.int64)
-    for block in range(start, stop, SORTED_COLUMNS):
-        a = sort_block(matrix, rows, network, wires, block, stop)
-        moves[:] = 0
-        total[:] = 0
-        for c in range(SORTED_COLUMNS):
-            twice_median[c] = np.float64(wires[(n - 1) // 2, c]) + np.float64(wires[n // 2, c])
-        for s in range(dropped):
+    run = len(blocks) * SORTED_COLUMNS
+    for a in range(start, stop, run):
+        b = min(a + run, stop)
+        gather(matrix, rows, blocks, a, b)
+        for block in range(a, b, SORTED_COLUMNS):
+            wires = blocks[(block - a) // SORTED_COLUMNS]
+            sort_block(wires, network)
+            moves[:] = 0
+            total[:] = 0
             for c in range(SORTED_COLUMNS):
-                ends = np.float64(wires[s, c]) + np.float64(wires[s + width, c])
-                moves[c] += np.int64(ends < twice_median[c])
-        for k in range(n):
-            for c in range(SORTED_COLUMNS):
-                inside = (k >= moves[c]) & (k < moves[c] + width)
-                total[c] += np.float64(wires[k, c]) if inside else 0.0
-        for c in range(min(SORTED_COLUMNS, stop - a)):
-            out[a + c] = total[c] / width
+                twice_median[c] = np.float64(wires[(n - 1) // 2, c]) + np.float64(wires[n // 2, c])
+            for s in range(dropped):
+                for c in range(SORTED_COLUMNS):
+                    ends = np.float64(wires[s, c]) + np.float64(wires[s + width, c])
+                    moves[c] += np.int64(ends < twice_median[c])
+            for k in range(n):
+                for c in range(SORTED_COLUMNS):
+                    inside = (k >= moves[c]) & (k < moves[c] + width)
+                    total[c] += np.float64(wires[k, c]) if inside else 0.0
+            for c in range(min(SORTED_COLUMNS, b - block)):
+                out[block + c] = total[c] / width
 
 
 def _sum_rows(matrix: Any, weights: Any, out: Any, start: int, stop: int) -> None:
@@ -478,6 +496,7 @@ add_norms_and_dots = compiled_loop(_add_norms_and_dots, reorder=True)
 add_dots_with_two = compiled_loop(_add_dots_with_two, reorder=True)
 add_gram = compiled_loop(_add_gram, reorder=True)
 add_pair_distances = compiled_loop(_add_pair_distances, reorder=True)
+gather = compiled_loop(_gather)
 sort_block = compiled_loop(_sort_block)
 middle_of_many = compiled_loop(_middle_of_many)
 nearest_of_many = compiled_loop(_nearest_of_many)
