@@ -50,19 +50,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
-TWO_SCREENS = 100
-"""Lines."""
-
-
-@pytest.mark.parametrize("page", **named([page for page in PAGES if page.parent == ROOT / "docs"]))
-def test_a_long_page_begins_with_what_it_says(page):
-    lines = page.read_text().splitlines()
-    summary = any(line.startswith("**In short") for line in lines[:5])
-    assert summary or len(lines) <= TWO_SCREENS, (
-        f"{page.name}: {len(lines)} lines and no '**In short' at the top"
-    )
-
-
 @pytest.mark.parametrize("page", **named(PAGES))
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\((?!https?://|mailto:)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
