@@ -93,7 +93,7 @@ def test_a_run_of_version_0_1_with_other_defaults_is_not_begun_anew_in_silence(s
     name, other = first.folder.path.name, first.out / "small-0123456789"
     make_former(first.folder, 1, other)
     with pytest.raises(
-        WardroundError, match=f"begun by version 0.1, .*rename it to {name} to go on"
+        WardroundError, match=f"begun by version 0.1, .*rename it to {name} to resume it"
     ) as problem:
         first.run()
     assert "\n" not in str(problem.value)
