@@ -1,5 +1,6 @@
 """One thread a test process: xdist runs several, and results must not depend on the number anyway."""
 
+import atexit
 import gc
 import importlib.util
 import itertools
@@ -13,10 +14,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import torch
 
 gc.disable()  # until all tests are collected: modules stay
-torch.set_num_threads(1)
 # A shell ignores Ctrl-C for what it starts in the background, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -30,6 +29,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
+def pytest_configure(config):
+    """One thread per test process. The process that only hands out tests to the others does not need torch."""
+    if not config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that no worker is left alone with a long one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -39,11 +46,7 @@ def pytest_collection_finish():
     """Modules and collected tests stay to the end: the garbage collector need not go through them again and again."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure():
-    """Libraries that count their objects at the end find them gone."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # libraries that count their objects at the end find them gone
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ CLIENTS = (
 ROUND = RoundRecord(
     3, {"train": 0.5, "aggregate": 0.1}, {"auroc": 0.75}, {"auroc": 0.7}, {"a": {"auroc": None}}, "too few",
     {"b": LeftOut("quarantined", "broken scanner"), "c": LeftOut("absent", "no answer within 30 s")},
-    {"epsilon": 1.5}, 120.5, warning="contested",
+    {"epsilon": 1.5}, 120.5, warning="contested", kappa=0.25, estimated_f=0,
     details=EvaluationDetails(
         {"auprc": Reason("one-class", "all 3 rows are well")},
         {"a": {"auroc": Reason("no-rows", "there are no rows to measure on")}},
@@ -80,6 +80,20 @@ def test_a_summary_is_read_back_as_written():
     assert values["schema"] == SCHEMA_VERSION
     assert Summary.from_plain(values) == summary
     assert not {"reason", "privacy"} & set(Summary("finished").plain())
+
+
+@pytest.mark.parametrize(
+    ("status", "finished", "diverged"),
+    [
+        ("finished", True, False),
+        ("diverged", True, True),
+        ("stopped", False, False),
+        ("failed", False, False),
+    ],
+)
+def test_a_diverged_run_is_finished_and_a_finished_one_need_not_have_diverged(status, finished, diverged):
+    summary = Summary(status)
+    assert (summary.finished, summary.diverged) == (finished, diverged)
 
 
 def test_what_is_not_finite_is_written_as_null():

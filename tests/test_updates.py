@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from wardround import updates as module
-from wardround.updates import Layout, Parts, Updates, drop_malformed, row_squared_norms
+from wardround.updates import Aggregation, Layout, Parts, Updates, drop_malformed, row_squared_norms
 
 
 def test_numpy_is_taken_without_a_copy_and_torch_too():
@@ -29,6 +29,7 @@ def test_other_numbers_become_float32(dtype):
         ({"matrix": torch.ones(2, 3), "num_samples": [1, 2, 3]}, "num_samples has 3 entries for 2 updates"),
         ({"matrix": torch.ones(2, 3), "metrics": {"loss": [1.0]}}, "loss has 1 entries for 2 updates"),
         ({"matrix": [torch.ones(2, 2)]}, "an update is a vector"),
+        ({"matrix": [torch.tensor(1.0), torch.ones(2)]}, "an update is a vector"),
     ],
 )
 def test_what_does_not_fit_together_is_named(given, message):
@@ -156,6 +157,10 @@ def untold(rows, counts):
             "a part of an outcome that it has no patient of",
         ),
         (untold, None),
+        (
+            lambda rows, counts: counts[1, 1].fill_(torch.nan),
+            "a part of an outcome that it has no patient of",
+        ),
     ],
 )
 def test_parts_of_an_update_must_fit_it(change, reason, monkeypatch):
@@ -163,3 +168,49 @@ def test_parts_of_an_update_must_fit_it(change, reason, monkeypatch):
     result = drop_malformed(split(change))
     assert list(result.dropped.values()) == ([] if reason is None else [reason])
     assert result.rows.tolist() == ([0, 1, 2] if reason is None else [0, 2])
+
+
+def test_a_single_sample_of_one_outcome_gives_no_part_of_another():
+    rows = torch.tensor([[[1.0, 2.0], [0.0, 0.0]], [[1.0, 2.0], [0.5, 0.5]]])
+    counts = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    result = drop_malformed(Updates(rows.sum(1), parts=Parts(rows, counts)))
+    assert result.dropped == {"client-01": "a part of an outcome that it has no patient of"}
+
+
+def test_who_has_no_sample_may_have_parts_all_the_same():
+    rows = torch.ones(2, 2, 3)
+    counts = torch.tensor([[2.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    assert not drop_malformed(Updates(rows.sum(1), parts=Parts(rows, counts))).dropped
+
+
+def test_norms_below_the_smallest_normal_number_are_zero():
+    smallest = torch.finfo(torch.float32).tiny
+    rows = torch.zeros(3, 5)
+    rows[:, 2] = torch.tensor([smallest / 4, 2 * smallest, 1.0])
+    sent = rows.clone()
+    kept = drop_malformed(Updates(rows))
+    assert not kept.dropped
+    assert not kept.updates.matrix[0].any()
+    assert kept.updates.squared_norms[0] == 0
+    assert torch.equal(kept.updates.matrix[1:], sent[1:])
+    assert (kept.updates.squared_norms[1:] > 0).all()
+    assert torch.equal(rows, sent), "what was sent stays as it is"
+
+
+def test_a_layout_has_as_many_shapes_and_kinds_as_names():
+    for names, shapes, kinds in ((3, 2, 2), (2, 3, 3), (2, 2, 3)):
+        with pytest.raises(ValueError, match="as many shapes and kinds as names"):
+            Layout(("a", "b", "c")[:names], ((1,),) * shapes, ("parameter",) * kinds)
+
+
+def test_a_result_for_some_clients_is_spread_over_all():
+    result = Aggregation(
+        torch.ones(2), torch.tensor([0.25, 0.75]), torch.tensor([1.0, 2.0]), torch.tensor([False, True]),
+        {"norm": torch.tensor([3.0, 4.0])},
+    ).spread(torch.tensor([2, 0]), 3)  # fmt: skip
+    assert result.weights.tolist() == [0.75, 0, 0.25]
+    assert result.flags.tolist() == [True, True, False]
+    assert torch.equal(result.scores.isnan(), torch.tensor([False, True, False]))
+    assert result.columns["norm"][[0, 2]].tolist() == [4, 3]
+    nothing = Aggregation(torch.ones(2)).spread(torch.tensor([0]), 3)
+    assert nothing.weights is nothing.scores is nothing.flags is None

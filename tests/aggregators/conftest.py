@@ -10,6 +10,7 @@ from wardround import Updates
 from wardround.aggregators._math import compiled
 
 DATA = Path(__file__).parent / "data"
+CONTRACT = Path(__file__).parent / "test_contract.py"
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,20 @@ def golden_round():
 @pytest.fixture(scope="session")
 def golden_caac():
     return json.loads((DATA / "caac-20-rounds.json").read_text())["rounds"]
+
+
+def pytest_collection_modifyitems(items):
+    """Mark cases as slow that cost much and are close to others.
+
+    Every loop has to be compiled once more for double precision. And what every rule promises need not be tried in
+    both ways every day: one test per rule compares the two.
+    """
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        doubles = given.get("both_paths") == "compiled" and torch.float64 in given.values()
+        every_rule = item.path == CONTRACT and given.get("both_paths") == "torch"
+        if doubles or every_rule:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=["compiled", "torch"])

@@ -24,6 +24,7 @@ def test_a_rule_keeps_its_claim(claim):
         assert breakdown.worst_distance(claim, attackers) <= breakdown.BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "claim", [c for c in breakdown.CLAIMS if c.claimed < breakdown.CLIENTS / 2], ids=label
 )
@@ -42,7 +43,7 @@ def test_rules_without_a_claim_do_break(claim):
     ("name", "attackers"),
     [
         ("trimmed-mean", 4),
-        ("trimmed-mean", 8),
+        pytest.param("trimmed-mean", 8, marks=pytest.mark.slow),
         ("median", 4),
         pytest.param("smea", 4, marks=pytest.mark.slow),
     ],

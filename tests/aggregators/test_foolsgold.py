@@ -67,3 +67,12 @@ def test_rows_whose_squares_are_lost_are_judged_by_their_directions(factor):
     weights = aggregators.create("foolsgold").aggregate(Updates(rows * factor)).weights
     torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
     assert expected.max() > 2 * expected.min()
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
+def test_histories_of_any_length_have_the_same_directions(scale):
+    """Products of such rows would lose their digits or overflow."""
+    rows = np.random.default_rng(3).normal(size=(6, 15)) + 0.3
+    expected = by_loops(rows)
+    out = aggregators.create("foolsgold").aggregate(Updates(rows * scale))
+    np.testing.assert_allclose(out.weights.numpy(), expected / expected.sum(), rtol=1e-7, atol=1e-10)

@@ -49,6 +49,7 @@ def test_caac_fl_prints_means_over_seeds_and_verdicts_on_both_kinds_of_data(make
     assert all((page.parent / link).is_file() for link in links)
 
 
+@pytest.mark.slow
 def test_fedmed_says_what_the_liars_weigh_with_and_without_their_lies(make_run, docs):
     def weights(liar):
         return lambda client, number: liar if client == "hospital-0" else (1 - liar) / 3

@@ -22,8 +22,12 @@ SCAFFOLD = TrainingParams(method="scaffold", optimizer="sgd")
     [
         ({}, {"name": "caac"}, 0),
         ({}, {"name": "caac-guard"}, 0),
-        ({"method": "scaffold", "optimizer": "sgd"}, {"name": "median"}, 1),
-        ({"method": "scaffold", "optimizer": "sgd"}, {"name": "caac-guard"}, 2),
+        pytest.param(
+            {"method": "scaffold", "optimizer": "sgd"}, {"name": "median"}, 1, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"method": "scaffold", "optimizer": "sgd"}, {"name": "caac-guard"}, 2, marks=pytest.mark.slow
+        ),
         ({"client_momentum": 0.9}, {"name": "median"}, 1),
         ({}, {"name": "foolsgold"}, 1),
         ({}, {"name": "fldetector"}, 1),

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fast_cases import slow_but
 from stopped_runs import run_stopped_after_three
 from torch import nn
 
@@ -178,7 +179,10 @@ def weights_after(values, rounds, **training):
     return federation.weights
 
 
-@pytest.mark.parametrize("training", [{"steps": 7}, {"epochs": 2}, {"steps": 5, "prox_mu": 0.1}])
+@pytest.mark.parametrize(
+    "training",
+    slow_but([{"steps": 5, "prox_mu": 0.1}], [{"steps": 7}, {"epochs": 2}, {"steps": 5, "prox_mu": 0.1}]),
+)
 class TestRuns:
     @pytest.mark.slow
     def test_the_first_round_is_fedavg_and_the_second_is_not(self, tiny, training):
@@ -232,7 +236,7 @@ def test_the_servers_variate_is_the_mean_of_the_clients(tiny):
     assert federation.control.norm() > 0
 
 
-@pytest.mark.parametrize("training", [{"steps": 4}, {"epochs": 2}])
+@pytest.mark.parametrize("training", slow_but([{"steps": 4}], [{"steps": 4}, {"epochs": 2}]))
 class TestSplitUpdates:
     """With updates that are split by outcome, the server adds the corrections."""
 

@@ -131,8 +131,11 @@ class TestTinyUpdates:
         "training",
         [
             {"lr": 1e-30},
-            {"lr": 1e-4, "schedule": "step", "step_every": 1, "step_factor": 1e-12},
-            {"lr": 2e-9, "schedule": "cosine"},
+            pytest.param(
+                {"lr": 1e-4, "schedule": "step", "step_every": 1, "step_factor": 1e-12},
+                marks=pytest.mark.slow,
+            ),
+            pytest.param({"lr": 2e-9, "schedule": "cosine"}, marks=pytest.mark.slow),
             {"lr": 1e-3, "weight_decay": 1e6},
         ],
     )
@@ -222,10 +225,14 @@ class TestDifferentOrders:
         ("weights", "reason"),
         [
             ({NAMES[0]: 1.0}, "cohort of 1"),
-            ({NAMES[0]: 0.97, NAMES[1]: 0.01, NAMES[2]: 0.01, NAMES[3]: 0.01}, "cohort of|more than"),
+            pytest.param(
+                {NAMES[0]: 0.97, NAMES[1]: 0.01, NAMES[2]: 0.01, NAMES[3]: 0.01},
+                "cohort of|more than",
+                marks=pytest.mark.slow,
+            ),
             ({NAMES[0]: 0.6, NAMES[1]: 0.2, NAMES[2]: 0.2}, "more than 0.5"),
             ({**EVEN, NAMES[0]: -0.25}, "not negative"),
-            (dict.fromkeys(NAMES, 25.0), "at most 1"),
+            pytest.param(dict.fromkeys(NAMES, 25.0), "at most 1", marks=pytest.mark.slow),
         ],
     )
     def test_weights_that_single_somebody_out_are_refused(self, federation, weights, reason):

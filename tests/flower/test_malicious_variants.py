@@ -26,6 +26,8 @@ from wardround.privacy.encryption.refusals import KeysSpent, Refused
 from wardround.privacy.encryption.steward import DEPOSITS, PADDED_SUMS, Policy
 from wardround.privacy.encryption.vault import Vault, key_path
 
+pytestmark = pytest.mark.slow  # each with keys, hospitals and a steward of its own; the plain lies are fast
+
 NAMES = [f"hospital-{i}" for i in range(4)]
 EVEN = dict.fromkeys(NAMES, 0.25)
 DATA = {"name": "synthetic", "samples": 200, "features": 6}

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.cli.build import build_fab_from_disk
 from free_ports import free_port
 from typer.testing import CliRunner
 
@@ -27,6 +26,8 @@ RAY_TOO_SLOW = "The current node timed out during startup"
 
 
 def test_flower_takes_the_folder(tmp_path):
+    from flwr.cli.build import build_fab_from_disk  # slow to import, as Flower's command line is
+
     folder = write_app(tmp_path / "app")
     assert len(build_fab_from_disk(folder)) < 100_000
     assert load_federation(folder / "fed.yaml").clients == 4

@@ -136,6 +136,7 @@ def test_a_federation_and_a_simulation_give_the_same_model(tmp_path, scale):
     ]
 
 
+@pytest.mark.slow
 def test_the_same_without_a_schema(tmp_path):
     own = {"label": "num", "categorical": ["cp"]}
     tables = Tables(tmp_path, schema=None, own=own)
@@ -183,6 +184,7 @@ def test_a_value_stays_at_the_hospital_if_its_policy_says_so(tmp_path, capsys):
     assert "secret" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_hospital_that_fixed_its_data_rejoins_while_the_server_runs(tmp_path):
     tables = Tables(tmp_path, rounds=4)
     write_table(tables.files["linz"], 2, extra=["50,200,9,1"])
@@ -200,6 +202,7 @@ def test_a_hospital_that_fixed_its_data_rejoins_while_the_server_runs(tmp_path):
     assert [line["client"] for line in tables.audit(federated, "joined")][-1] == "linz"
 
 
+@pytest.mark.slow
 def test_statistics_are_logged_and_can_be_kept(tmp_path):
     tables = Tables(tmp_path)
     tables.policies = {"brno": {"report_statistics": False}, "graz": {"dp": {}, "report_loss": True}}
@@ -216,6 +219,7 @@ def test_statistics_are_logged_and_can_be_kept(tmp_path):
     assert not [line for line in read_log(tmp_path / "state-brno") if line["kind"] == "hello"]
 
 
+@pytest.mark.slow
 def test_nobody_sends_statistics(tmp_path):
     tables = Tables(tmp_path)
     tables.policies = {name: {"report_statistics": False} for name in NAMES}
@@ -287,6 +291,7 @@ def test_a_resumed_run_keeps_its_schema(tmp_path):
         tables.federate()
 
 
+@pytest.mark.slow
 def test_the_server_measures_on_a_table_of_its_own(tmp_path):
     own = write_table(tmp_path / "server.csv", 5, rows=80)
     tables = Tables(tmp_path, dataset={"name": "csv", "file": str(own)})
@@ -295,6 +300,7 @@ def test_the_server_measures_on_a_table_of_its_own(tmp_path):
     assert {line["client"] for line in federated.clients()} == set(NAMES)
 
 
+@pytest.mark.slow
 def test_hospitals_without_a_label_wait_for_a_schema(tmp_path):
     tables = Tables(tmp_path, schema=None)
     with pytest.raises(QuorumMissed):

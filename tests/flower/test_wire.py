@@ -40,6 +40,7 @@ def flower_imports():
                 )
 
 
+@pytest.mark.slow
 def test_only_public_modules_and_the_wire_format_are_imported():
     """Flower's apps, and the protobuf messages that its programs exchange; nothing that is private to Flower."""
     strange = {

@@ -24,14 +24,8 @@ def _extra():
 
 
 @pytest.fixture
-def tiny():
-    return {
-        "name": "tiny",
-        "dataset": {"name": "synthetic", "samples": 400, "features": 6},
-        "partition": {"name": "dirichlet", "clients": 6, "alpha": 0.5},
-        "model": {"name": "mlp", "hidden": [8]},
-        "rounds": 4,
-    }
+def tiny(tiny):
+    return {**tiny, "rounds": 4}
 
 
 def sent(round, rows=None, **changes):

@@ -57,6 +57,7 @@ def size_of(text):
     return rows, answers, len(figures), sum(len(figure["data"]) for figure in figures), len(numbers)
 
 
+@pytest.mark.slow
 def test_more_settings_rules_and_seeds_make_no_larger_page(made, small_limits):
     runs = made(3, 5, 4, 2)
     few = [run for run in runs if run.method in METHODS[:4] and run.config["partition"]["alpha"] < 3]

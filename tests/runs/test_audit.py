@@ -231,6 +231,7 @@ def _append_many(path, name):
         AuditLog(path).append("sent", client=name, number=number)
 
 
+@pytest.mark.slow
 def test_several_processes_write_one_chain(tmp_path):
     path = tmp_path / "audit.jsonl"
     context = multiprocessing.get_context("fork")

@@ -40,10 +40,10 @@ def same(one, other):
     "changes",
     [
         {},
-        {"evaluate_every": 3, "training": {"lr": 0.3}},
+        pytest.param({"evaluate_every": 3, "training": {"lr": 0.3}}, marks=pytest.mark.slow),
         {"aggregator": {"name": "caac-guard"}, "attack": {"name": "sign-flip", "fraction": 0.34, "start": 3}},
         {"participation": 0.5, "privacy": {"dp": {"epsilon": 8.0}}},
-        {"training": {"schedule": "step", "step_every": 2}},
+        pytest.param({"training": {"schedule": "step", "step_every": 2}}, marks=pytest.mark.slow),
     ],
     ids=["plain", "evaluated now and then", "a rule with memory", "drawn clients and a budget", "steps"],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fast_cases import slow_but
 
 from wardround import attacks, datasets
 from wardround.attacks.base import registry as attack_registry
@@ -97,7 +98,7 @@ def test_a_finished_run_is_left_alone(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["fedavg", "caac"])
-@pytest.mark.parametrize("stop_after", [0, 1, 3, 5])
+@pytest.mark.parametrize("stop_after", slow_but([3], [0, 1, 3, 5]))
 def test_an_interrupted_run_goes_on_as_if_never_stopped(tiny, tmp_path, rule, stop_after):
     tiny |= {"aggregator": {"name": rule}, "attack": {"name": "sign-flip", "fraction": 0.34, "start": 3}}
     tiny |= {"participation": 0.7}

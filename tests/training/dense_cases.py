@@ -124,3 +124,16 @@ def survival_tasks(federation):
             ClientTask(task.client, ClientData(task.data.inputs, task.data.rows, targets), task.seed)
         )
     return tasks
+
+
+def compare_steps(engine, layers, optimizer, steps, federation, objective, plain_train):
+    """Assert that so many steps per round, whatever a client's number of samples, are plain training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers()).double()
+    tasks = federation([30, 9, 3, 1], (4,), 1, "binary", 5, torch.float64)
+    params = TrainingParams(optimizer=optimizer, batch_size=4, steps=steps, momentum=0.5)
+    start = Layout.of(model).flatten(model.state_dict())
+    out = engine(model, objective("binary"), params).train(start, tasks, 0.01, 0.0)
+    rows, losses = plain_train(model, objective("binary"), params, start, tasks, 0.01)
+    assert relative(out.matrix, rows) < 1e-8
+    assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)

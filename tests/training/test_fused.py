@@ -1,9 +1,20 @@
-"""The fused engine: plain training whatever the options, each client alone, and refused where it cannot run."""
+"""The fused engine: plain training whatever the options, each client alone, and refused where it cannot run.
+
+In double precision it has to be compiled once more, which takes ten seconds: those tests are slow.
+"""
 
 import pytest
 import torch
 from hypothesis import given
-from tests.training.dense_cases import SHARED, cases, changed, relative, run_case, survival_tasks
+from tests.training.dense_cases import (
+    SHARED,
+    cases,
+    changed,
+    compare_steps,
+    relative,
+    run_case,
+    survival_tasks,
+)
 from torch import nn
 
 from wardround.training import Objective, SequentialTrainer, TrainingParams, make_trainer
@@ -39,6 +50,7 @@ def test_it_is_plain_training_in_single_precision(case, federation, plain_train)
     assert torch.allclose(out.loss, losses, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 2, 15, 16, 17, 33, 48, 64, 65, 130])
 def test_every_shape_of_tile_is_plain_training(outputs, federation, objective, plain_train):
     """Widths around whole registers and tiles, and batches of 1 to 13 samples."""
@@ -53,20 +65,17 @@ def test_every_shape_of_tile_is_plain_training(outputs, federation, objective, p
     assert torch.allclose(out.loss, losses, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 20])
 def test_so_many_steps_are_plain_training_too(optimizer, steps, federation, objective, plain_train):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 1)).double()
-    tasks = federation([30, 9, 3, 1], (4,), 1, "binary", 5, torch.float64)
-    params = TrainingParams(optimizer=optimizer, batch_size=4, steps=steps, momentum=0.5)
-    start = Layout.of(model).flatten(model.state_dict())
-    out = FusedTrainer(model, objective("binary"), params).train(start, tasks, 0.01, 0.0)
-    rows, losses = plain_train(model, objective("binary"), params, start, tasks, 0.01)
-    assert relative(out.matrix, rows) < 1e-8
-    assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
+    def layers():
+        return nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 1)
+
+    compare_steps(FusedTrainer, layers, optimizer, steps, federation, objective, plain_train)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("schedule", [{"epochs": 2}, {"steps": 1}, {"steps": 9}, {"batch_size": 30}])
 def test_the_cox_loss_is_plain_training_too(optimizer, schedule, federation, plain_train):
@@ -155,6 +164,7 @@ def test_a_network_that_has_diverged_gives_no_numbers(federation, objective):
     assert out.loss.isnan().all()
 
 
+@pytest.mark.slow
 def test_large_logits_keep_their_loss(federation, objective, plain_train):
     for task, outputs in (("binary", 1), ("multi-class", 3)):
         tasks = federation([9, 4], (4,), outputs, task, 1, torch.float64)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fast_cases import slow_but
 from torch import nn
 
 from wardround.errors import ConfigError, WorkerDied
@@ -56,7 +57,7 @@ def running(pid):
         return False
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", slow_but([2], [1, 2, 3]))
 def test_results_are_those_of_the_sequential_engine_to_the_last_bit(workers, federation, objective):
     model, params = network(), TrainingParams(batch_size=4, epochs=2)
     start = weights_of(model)
@@ -153,6 +154,7 @@ def poisoned(tasks, value):
     return [ClientTask(t.client, ClientData(inputs, t.data.rows, t.data.targets), t.seed) for t in tasks]
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_a_clear_error_and_no_hang(federation, objective):
     model, before = Suicidal(), children()
     tasks = federation([9, 8, 7, 6], (4,))
@@ -275,6 +277,7 @@ def test_a_single_client_needs_no_workers(federation):
     assert children() == before
 
 
+@pytest.mark.slow
 def test_bf16_is_the_same_in_workers(federation):
     tasks = federation([12, 9, 7], (1, 6, 6), 3, "multi-class")
     model, params = network(), TrainingParams(batch_size=4)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from hypothesis import given
-from tests.training.dense_cases import SHARED, cases, relative, run_case, survival_tasks
+from tests.training.dense_cases import SHARED, cases, compare_steps, relative, run_case, survival_tasks
 from torch import nn
 
 from wardround import aggregators
@@ -37,15 +37,10 @@ def test_it_is_plain_training_to_the_last_digits(case, federation, plain_train):
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 20])
 def test_so_many_steps_are_plain_training_too(optimizer, steps, federation, objective, plain_train):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1)).double()
-    tasks = federation([30, 9, 3, 1], (4,), 1, "binary", 5, torch.float64)
-    params = TrainingParams(optimizer=optimizer, batch_size=4, steps=steps, momentum=0.5)
-    start = Layout.of(model).flatten(model.state_dict())
-    out = VectorizedTrainer(model, objective("binary"), params).train(start, tasks, 0.01, 0.0)
-    rows, losses = plain_train(model, objective("binary"), params, start, tasks, 0.01)
-    assert relative(out.matrix, rows) < 1e-8
-    assert torch.allclose(out.loss, losses, rtol=1e-9, atol=1e-12)
+    def layers():
+        return nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1)
+
+    compare_steps(VectorizedTrainer, layers, optimizer, steps, federation, objective, plain_train)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from fast_cases import slow_but
 
 from wardround import Updates, aggregators
 from wardround.aggregators._math.estimated_f import estimate_byzantine
@@ -70,10 +71,6 @@ class TestRules:
         assert told.estimated_f is None
         torch.testing.assert_close(out.delta, told.delta, rtol=1e-5, atol=1e-6)
 
-    def test_each_round_has_its_own(self, rule):
-        one = aggregators.create(rule, f="auto")
-        assert [one.aggregate(Updates(rows_of(k)), 1).estimated_f for k in (0, 4, 1)] == [0, 4, 1]
-
     def test_malformed_rows_are_not_counted_and_leave_enough(self, rule):
         rows = rows_of(3)
         rows[3:6] = torch.nan
@@ -91,8 +88,15 @@ class TestRules:
         assert auto.proven_kappa(20) is None
 
 
+# Coordinate-wise rules are compiled for every f: one of them is enough for every day.
+@pytest.mark.parametrize("rule", slow_but(["krum"], BOUND))
+def test_each_round_has_its_own(rule):
+    one = aggregators.create(rule, f="auto")
+    assert [one.aggregate(Updates(rows_of(k)), 1).estimated_f for k in (0, 4, 1)] == [0, 4, 1]
+
+
 @pytest.mark.parametrize("pre", [["nnm"], ["arc"], [{"name": "bucketing", "s": 3}], ["momentum", "nnm"]])
-@pytest.mark.parametrize("rule", ["krum", "trimmed-mean", "bulyan"])
+@pytest.mark.parametrize("rule", slow_but(["krum", "trimmed-mean"], ["krum", "trimmed-mean", "bulyan"]))
 def test_steps_before_the_rule_have_the_same_number(rule, pre):
     rows = Updates(rows_of(2))
     out = aggregators.create(rule, f="auto", pre=pre).aggregate(rows, 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fast_cases import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.aggregators.caac_guard.population import FEATURES, LAYOUT, N, Population, run
@@ -42,7 +43,7 @@ def exchange_labels(parts):
 
 
 @pytest.mark.parametrize("positive", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but([0], range(3)))
 def test_without_attack_nobody_is_flagged_and_the_result_is_fedavg_to_the_last_bit(seed, positive):
     population = Population(seed, positive=positive)
     rule, fedavg = guard(), aggregators.create("fedavg")
@@ -53,7 +54,7 @@ def test_without_attack_nobody_is_flagged_and_the_result_is_fedavg_to_the_last_b
         assert torch.equal(out.delta, fedavg.aggregate(replace(updates, parts=None), t).delta)
 
 
-@pytest.mark.parametrize("start", [1, 6])
+@pytest.mark.parametrize("start", slow_but([6], [1, 6]))
 @pytest.mark.parametrize(
     ("craft", "why"),
     [(reverse, IMPOSSIBLE), (keep_the_bias, DIRECTION), (exchange_labels, DISCRIMINATION)],
@@ -96,6 +97,7 @@ def test_one_of_four_hospitals_with_exchanged_labels_is_flagged_alone(seed):
     assert last.flags.tolist() == [True, False, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exchanged", "found"), [(9, True), (11, False)])
 def test_up_to_half_of_the_clients_are_left_out_for_exchanged_labels(exchanged, found):
     population = Population(positive=True)
@@ -173,6 +175,7 @@ def test_no_more_than_the_stated_shares_are_ever_left_out(seed, clients, outcome
         assert (held[flags].sum(0) <= 0.75 * held.sum(0) + 1e-9).all()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_an_honest_client_more_takes_no_honest_client_its_weight(seed):

@@ -42,6 +42,7 @@ def test_the_documents_trust_squeezes_and_the_verdict_does_not(make_server, make
     assert torch.equal(aggregate(named, make_server(), make_round()).weights, b.weights)
 
 
+@pytest.mark.slow
 def test_rl_weighs_by_the_policy_alone(make_server, make_round, brief):
     out = aggregate(aggregators.create("rl", **brief), make_server(), make_round())
     torch.testing.assert_close(out.weights, out.columns["policy"] / out.columns["policy"].sum())

@@ -44,10 +44,10 @@ ONCE = [(name, pre if goes_together(name, pre) else "momentum+nnm") for name, pr
 """Every rule behind one of them, in turn: for what has little to do with which one it is."""
 
 
-def all_of(pairs, *more):
-    """Every pair, each with the given values; those that are not in ONCE are slow, since they are many."""
+def all_of(pairs, *more, fast=ONCE):
+    """Every pair, each with the given values; those that are not among the fast are slow, since they are many."""
     return [
-        pytest.param(*pair, *more, marks=() if pair in ONCE else pytest.mark.slow, id="-".join(pair))
+        pytest.param(*pair, *more, marks=() if pair in fast else pytest.mark.slow, id="-".join(pair))
         for pair in pairs
     ]
 
@@ -97,7 +97,8 @@ COMPARED = [(name, pre) for name, pre in COMPOSED if name not in RANKING or "nnm
 
 @pytest.mark.parametrize(
     ("name", "pre", "dtype"),
-    all_of(COMPARED, torch.float64) + all_of([pair for pair in COMPARED if pair in ONCE], torch.float32),
+    all_of(COMPARED, torch.float64, fast=())
+    + all_of([pair for pair in COMPARED if pair in ONCE], torch.float32),
 )
 def test_the_result_is_the_rule_on_the_rows_written_out(name, pre, dtype, make_updates):
     composed, averages = build(name, pre), {}
@@ -195,7 +196,7 @@ def test_zero_rows_give_zero(name, pre, make_updates):
         assert out.weights is None or torch.isfinite(out.weights).all()
 
 
-@pytest.mark.parametrize(("name", "pre"), all_of(COMPOSED))
+@pytest.mark.parametrize(("name", "pre"), all_of(COMPOSED, fast=ONCE[::4]))
 def test_extreme_rounds(name, pre):
     """Whatever clients send, the result is finite or the round is skipped with a reason."""
     for case in range(5):

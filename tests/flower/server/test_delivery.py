@@ -86,6 +86,7 @@ def test_the_delivered_model_is_what_export_writes(tmp_path):
     assert own.manifest.thresholds == again.manifest.thresholds
 
 
+@pytest.mark.slow
 def test_the_hospitals_own_log_knows_it(tmp_path, monkeypatch, capsys):
     import sys
 
@@ -150,6 +151,7 @@ def test_a_delivery_whose_acknowledgement_is_lost_is_made_again(tmp_path):
     assert len(region.models("graz")) == 1, "the second one found the first in its place"
 
 
+@pytest.mark.slow
 def test_a_hospital_that_stays_away_gets_it_when_the_server_serves_again(tmp_path):
     region = Region(tmp_path)
     rounds = []
@@ -174,6 +176,7 @@ def test_a_hospital_that_stays_away_gets_it_when_the_server_serves_again(tmp_pat
     assert region.messages == [], "now there is nothing left to do"
 
 
+@pytest.mark.slow
 def test_a_policy_that_takes_no_models_is_obeyed(tmp_path):
     region = Region(tmp_path)
     region.policies["ulm"] = {"keep_models": False}
@@ -188,6 +191,7 @@ def test_a_policy_that_takes_no_models_is_obeyed(tmp_path):
     assert last["not-delivered"] == "ulm"
 
 
+@pytest.mark.slow
 def test_nothing_is_delivered_where_nobody_wants_it(tmp_path):
     region = Region(tmp_path)
     folder = region.federate(deliver=False)
@@ -196,6 +200,7 @@ def test_nothing_is_delivered_where_nobody_wants_it(tmp_path):
     assert region.models("ulm") == []
 
 
+@pytest.mark.slow
 def test_signatures_are_made_with_the_servers_key_and_checked_by_the_hospitals_authority(tmp_path):
     from wardround.flower.certificates import KeyFiles, make_server_certificate
 

@@ -19,6 +19,7 @@ class Stopped(Exception):
     """The operator stops the server in the middle of a run."""
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_run_folder_is_a_backup(town, tmp_path):
     """What is copied while the server is stopped goes on elsewhere as if nothing had happened."""
     whole = town(rounds=4)

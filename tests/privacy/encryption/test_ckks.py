@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from fast_cases import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,9 @@ def relative(got, expected):
     return np.linalg.norm(got - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("length", [1, SLOTS - 1, SLOTS, SLOTS + 1, 3 * SLOTS + 7])
+@pytest.mark.parametrize(
+    "length", slow_but([1, SLOTS, SLOTS + 1], [1, SLOTS - 1, SLOTS, SLOTS + 1, 3 * SLOTS + 7])
+)
 @pytest.mark.parametrize("padded", [True, False])
 def test_a_weighted_sum_of_vectors_of_any_length(secret, public, length, padded):
     rng = np.random.default_rng(length)
@@ -73,6 +76,7 @@ def test_what_the_cipher_cannot_hold_is_refused(public, bad):
         public.encrypt(np.array([0.0, bad]), None)
 
 
+@pytest.mark.slow
 def test_long_vectors_that_still_fit_are_measured_right(secret, public):
     row = np.zeros(10)
     row[3] = 2.0**27

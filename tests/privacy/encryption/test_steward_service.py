@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from fast_cases import slow_but
 
 from wardround.errors import ConfigError, WardroundError
 from wardround.experiments import load_config, run
@@ -177,7 +178,7 @@ NO_MESSAGES = {
 
 
 @pytest.mark.parametrize("body", NO_MESSAGES.values(), ids=NO_MESSAGES)
-@pytest.mark.parametrize("path", ["/nonsense", "/sum", "/measure", "/measured-sum"])
+@pytest.mark.parametrize("path", slow_but(["/sum"], ["/nonsense", "/sum", "/measure", "/measured-sum"]))
 def test_bodies_that_are_no_messages_get_an_answer(vault, service, remote, capfd, path, body):
     code, answer = posted(service, vault, path, body)
     assert code == 400
@@ -360,12 +361,12 @@ def test_a_steward_of_deposits_comes_back_with_its_scalars(tmp_path):
     ("name", "content"),
     [
         ("progress.json", b""),
-        ("progress.json", b"{}"),
-        ("progress.json", b"[" * 100_000),
-        ("progress.json", b'{"round": "x"}'),
+        pytest.param("progress.json", b"{}", marks=pytest.mark.slow),
+        pytest.param("progress.json", b"[" * 100_000, marks=pytest.mark.slow),
+        pytest.param("progress.json", b'{"round": "x"}', marks=pytest.mark.slow),
         ("progress.json", None),
         ("last-sum-1.npy", b"no array"),
-        ("last-sum-1.npy", b""),
+        pytest.param("last-sum-1.npy", b"", marks=pytest.mark.slow),
         ("last-sum-1.npy", None),
     ],
 )

@@ -48,6 +48,7 @@ def open_sum(vault, round, other=False):
     return vault.steward().open_padded_sum(round, order, THIRDS, sealed)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_stewards_folder_is_a_backup(tmp_path):
     """Restored elsewhere it goes on where it was, and opens nothing a second time."""
     vault = Vault(tmp_path / "old")
@@ -62,6 +63,7 @@ def test_a_copy_of_the_stewards_folder_is_a_backup(tmp_path):
     assert open_sum(restored, 2) == pytest.approx(np.full(4, 0.15), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_old_copy_of_its_progress_ends_its_keys(tmp_path):
     vault = Vault(tmp_path / "vault")
     vault.make(CLIENTS, PADDED_SUMS)

@@ -18,6 +18,7 @@ from wardround.privacy.encryption.wire import (
 KEY = b"k" * 32
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False)), st.lists(st.binary()))
 def test_messages_survive(head, blobs):
     assert unpack_message(pack_message(head, blobs)) == (head, blobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -66,8 +67,10 @@ class RemoteSteward:
         body = pack_message(head, blobs)
         headers = signed_headers(self.key, path, body)
         request = urllib.request.Request(self.address + path, data=body, headers=headers, method="POST")
+        # From Python 3.12 on urllib would keep the authorities of its first request, also where they are renewed.
+        trusted = ssl.create_default_context() if request.type == "https" else None
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with urllib.request.urlopen(request, timeout=self.timeout, context=trusted) as response:
                 status, answer, proof = response.status, response.read(), response.headers.get(PROOF)
         except urllib.error.HTTPError as error:
             status, answer, proof = error.code, error.read(), error.headers.get(PROOF)
