@@ -126,3 +126,27 @@ def test_no_training_moves_a_bias_beyond_its_reach(params):
     assert (steps <= reach).all()
     if not params.weight_decay:
         assert (steps >= 0).all()
+
+
+@pytest.mark.parametrize("samples", [11, 33, 48])
+@pytest.mark.parametrize("limits", [{"epochs": 2}, {"epochs": 1, "steps": 5}])
+def test_a_small_last_batch_moves_a_bias_further_and_no_further_than_its_reach(samples, limits):
+    """Of a model that is sure of the wrong outcome, so that every patient pushes as hard as one can."""
+    model = nn.Sequential(nn.Linear(3, 1))
+    layout = Layout.of(model)
+    weights = torch.tensor([0.0, 0, 0, -1e6])
+    inputs, targets = torch.zeros(samples, 3), (torch.arange(samples) < 4).long()
+    data = ClientData(inputs, torch.arange(samples), targets)
+    params = TrainingParams(optimizer="sgd", lr=0.05, batch_size=16, **limits)
+    trainer = SequentialTrainer(model, Objective(False, nn.Identity()), params)
+    clients = [ClientTask(f"client-{seed}", data, seed=seed) for seed in range(40)]
+    steps = trainer.train(
+        layout.flatten({"0.weight": weights[None, :3], "0.bias": weights[3:]}), clients, 0.05, 0.0, 2
+    )
+    own = steps.parts[:, 1, -1].double()
+    reach = bias_reach(params, torch.tensor([[samples - 4.0, 4.0]]), torch.tensor([float(samples)]), 0.05)[
+        0, 1
+    ]
+    assert (own <= reach / 1.1 * (1 + 1e-6)).all()
+    if samples == 33:
+        assert own.std() > 0  # it depends on who is alone in the last batch

@@ -128,9 +128,10 @@ def bias_reach(
     """How far training on the samples of an outcome can move the bias of their logit at most (N × C).
 
     The derivative of the loss there is at most 1 for a sample, so a step of SGD is at most lr times the outcome's share
-    of the batch, and with momentum lr / (1 − momentum) in the long run. Batches are drawn: twice the share of the
-    client's samples is allowed, and a tenth more for what belongs to no sample. A step of Adam is at most
-    lr · (1 − β₁) / √(1 − β₂), 3.2 lr, whatever the share (Kingma and Ba, 2015, section 2.1).
+    of the batch, and with momentum lr / (1 − momentum) in the long run. Every sample is in one batch of an epoch. The
+    last batch may be small, and its samples count for more: at most, all of them are of this outcome. A tenth more is
+    allowed for what belongs to no sample. A step of Adam is at most lr · (1 − β₁) / √(1 − β₂), 3.2 lr, whatever the
+    share (Kingma and Ba, 2015, section 2.1).
 
     Args:
         params: How clients train.
@@ -141,14 +142,22 @@ def bias_reach(
 
     >>> sgd = TrainingParams(optimizer="sgd", batch_size=10, epochs=2)
     >>> bias_reach(sgd, torch.tensor([[5.0, 20.0]]), torch.tensor([25.0]), lr=0.5)
-    tensor([[1.3200, 3.3000]], dtype=torch.float64)
+    tensor([[1.1000, 2.7500]], dtype=torch.float64)
     """
     known = samples.double().nan_to_num(0.0).clamp(0, 2**53)
     steps = torch.tensor([local_steps(params, int(count), batch_norm) for count in known.tolist()]).double()
     if params.optimizer == "adam":
         return (1.1 * (1 - BETA1) / math.sqrt(1 - BETA2) * lr * steps)[:, None].expand_as(counts)
-    share = 2 * counts.double().nan_to_num(0.0) / known.clamp_min(1)[:, None]
-    return 1.1 * lr / (1 - params.momentum) * steps[:, None] * share.clamp(max=1)
+    size = params.batch_size
+    per_epoch = steps / params.epochs
+    if params.steps is not None:
+        per_epoch = (known / size).ceil().clamp_min(1)
+    own = counts.double().nan_to_num(0.0)
+    last = (known - (per_epoch - 1) * size)[:, None].clamp(1, size)
+    shares = own.minimum(last) / last + (own - last).clamp_min(0) / size
+    epochs = (steps / per_epoch).floor()[:, None]
+    begun = (steps[:, None] - epochs * per_epoch[:, None]).minimum(own / size)
+    return 1.1 * lr / (1 - params.momentum) * (epochs * shares + begun)
 
 
 def local_steps(params: TrainingParams, samples: int, batch_norm: bool = False) -> int:

@@ -8,6 +8,7 @@ from wardround import aggregators
 from wardround.aggregators.caac_guard import evidence
 from wardround.aggregators.caac_guard.evidence import (
     Nearness,
+    compare_directions,
     compare_outcomes,
     nearness,
     nearness_of_many,
@@ -62,6 +63,18 @@ def test_an_outcome_that_nobody_holds_is_no_centre():
     values = nearness_of_many(parts, weights).values
     assert values[:, 2].isnan().all()
     torch.testing.assert_close(values[:, :2], nearness_of_many(parts[:, :2], weights[:, :2]).values)
+
+
+def test_nobody_agrees_with_itself():
+    """A part of an outcome that few have is compared with those of the others, not with itself."""
+    parts = random(6, 2, 400) + torch.tensor([-3.0, 3.0])[:, None]
+    parts[0] = random(2, 400, seed=1) * parts.norm() / 20
+    weights = torch.tensor([[1.0, 1.0]] * 6)
+    weights[3:, 1] = 0
+    angles = PartAngles((parts.flatten(0, 1) @ parts.flatten(0, 1).T), 2)
+    cosines = compare_directions(angles, weights, weights > 0, balanced=False)
+    assert float(cosines[0].abs().max()) < 0.2
+    assert float(cosines[1:3].min()) > 0.5
 
 
 def exchanged_population(clients=60, exchanged=18, holders=8):

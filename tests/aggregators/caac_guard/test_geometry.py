@@ -26,11 +26,18 @@ def test_what_is_said_of_vectors_is_what_they_are(parts):
     rows = parts.rows.double()
     torch.testing.assert_close(angles.lengths, rows.norm(dim=2), rtol=1e-5, atol=1e-6)
     scale = torch.linspace(0.5, 2, N).double()
-    vectors = angles.each(1, scale)
     centre = angles.centre(0, scale, torch.ones(N).double())
-    there = (centre[:, :, None] * rows).sum((0, 1))
-    expected = torch.cosine_similarity(rows[:, 1], there[None], dim=1)
-    torch.testing.assert_close(angles.cosines(vectors, centre), expected, rtol=1e-4, atol=1e-5)
+    contributions = (centre[:, :, None] * rows).sum(1)
+    others = contributions.sum(0) - contributions
+    expected = torch.cosine_similarity(rows, others[:, None], dim=2)
+    torch.testing.assert_close(angles.cosines_to_others(centre), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_without_whom_there_is_no_centre_is_compared_with_nobody(parts):
+    angles = PartAngles(measure_parts(parts.sums(), parts).gram, C)
+    centre = angles.centre(0, torch.ones(N).double(), torch.tensor([0.0, 1, 0, 0, 0, 0]).double())
+    cosines = angles.cosines_to_others(centre)
+    assert cosines.isnan().all(1).tolist() == [False, True, False, False, False, False]
 
 
 def test_compressed_directions_do_not_depend_much_on_the_scale_of_coordinates(parts):
@@ -39,8 +46,7 @@ def test_compressed_directions_do_not_depend_much_on_the_scale_of_coordinates(pa
     def cosine(these, compress):
         products = measure_parts(these.sums(), these)
         angles = PartAngles(products.compressed if compress else products.gram, C)
-        one = angles.each(0, torch.ones(N).double())
-        return angles.cosines(one, one[0])
+        return angles.cosines_to_others(angles.centre(0, 1 / angles.lengths[:, 0], torch.ones(N).double()))
 
     plain = (cosine(parts, False) - cosine(preconditioned, False)).abs().mean()
     compressed = (cosine(parts, True) - cosine(preconditioned, True)).abs().mean()

@@ -127,9 +127,7 @@ def compare_directions(angles: PartAngles, weights: Tensor, holders: Tensor, bal
     Returns:
         N × C cosines, the lesser of both; NaN where there is nothing to compare.
     """
-    outcomes = weights.shape[1]
     scale = 1 / angles.lengths.clamp_min(TINY)
-    vectors = [angles.each(outcome, scale[:, outcome]) for outcome in range(outcomes)]
     balance = torch.full(angles.shape, torch.nan, dtype=torch.float64)
     centres = _centres(angles, scale, weights)
     if balanced:
@@ -138,13 +136,13 @@ def compare_directions(angles: PartAngles, weights: Tensor, holders: Tensor, bal
         for outcome, other in ((1 - most_held, most_held), (most_held, 1 - most_held)):
             centre = centres[other]
             if centre is not None:
-                balance[:, outcome] = -angles.cosines(vectors[outcome], centre)
+                balance[:, outcome] = -angles.cosines_to_others(centre)[:, outcome]
                 weights = torch.where(balance <= 0, 0.0, weights)
                 centres = _centres(angles, scale, weights)
     cosines = torch.full_like(balance, torch.nan)
     for outcome, centre in enumerate(centres):
         if centre is not None:
-            cosines[:, outcome] = angles.cosines(vectors[outcome], centre)
+            cosines[:, outcome] = angles.cosines_to_others(centre)[:, outcome]
     return torch.where(holders, torch.fmin(cosines, balance), torch.nan)
 
 

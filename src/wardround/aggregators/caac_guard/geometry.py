@@ -38,31 +38,28 @@ class PartAngles:
         self.lengths = gram.diagonal().clamp_min(0).sqrt().view(self.shape)
         """N × C norms."""
 
-    def dots(self, first: Tensor, second: Tensor) -> Tensor:
-        """Inner products of vectors (… × N × C) with others of the same shape, or with one (N × C)."""
-        products: Tensor = (first.flatten(-2) @ self.gram * second.flatten(-2)).sum(-1)
-        return products
-
     def along(self, vector: Tensor) -> Tensor:
         """Inner products of every part with one vector (N × C), as N × C."""
         return (self.gram @ vector.flatten()).view(self.shape)
 
-    def norms(self, vectors: Tensor) -> Tensor:
-        """Norms of vectors (… × N × C)."""
-        return self.dots(vectors, vectors).clamp_min(0).sqrt()
+    def cosines_to_others(self, centre: Tensor) -> Tensor:
+        """Cosines of every part to what the other clients contribute to a centre, so that nobody agrees with itself.
 
-    def cosines(self, vectors: Tensor, other: Tensor) -> Tensor:
-        """Cosines of vectors (M × N × C) to one (N × C); 0 where either has no length."""
-        lengths = (self.norms(vectors) * self.norms(other)).clamp_min(TINY)
-        return self.dots(vectors, other.expand_as(vectors)) / lengths
+        Args:
+            centre: N × C, what `centre` gives.
 
-    def each(self, outcome: int, scale: Tensor) -> Tensor:
-        """Every client's part of an outcome times its factor in `scale` (N), as N vectors (N × N × C)."""
+        Returns:
+            N × C, 0 where either has no length; NaN for a client without whom there is no centre.
+        """
         clients, outcomes = self.shape
-        vectors = torch.zeros(clients, clients, outcomes, dtype=torch.float64)
-        index = torch.arange(clients)
-        vectors[index, index, outcome] = scale
-        return vectors
+        own_products = torch.einsum("icid->icd", self.gram.view(clients, outcomes, clients, outcomes))
+        along = self.along(centre)
+        of_own = (own_products @ centre[:, :, None]).squeeze(2)
+        squares = (centre * along).sum() - (centre * (2 * along - of_own)).sum(1)
+        shares = (centre != 0).any(1)
+        alone = shares.sum() - shares.long() == 0
+        lengths = self.lengths * squares.clamp_min(0).sqrt()[:, None]
+        return torch.where(alone[:, None], torch.nan, (along - of_own) / lengths.clamp_min(TINY))
 
     def centre(self, outcome: int, scale: Tensor, weights: Tensor) -> Tensor:
         """The geometric median of the clients' scaled parts of an outcome, as a vector (N × C).

@@ -32,7 +32,7 @@ def direction_limits(directions: Tensor, counts: Tensor) -> Tensor:
 
     >>> cosines = torch.tensor([[0.8], [0.9], [0.6], [0.7], [-0.1]])
     >>> direction_limits(cosines, torch.tensor([[100.0], [100.0], [100.0], [100.0], [4.0]])).flatten()
-    tensor([ 0.0000,  0.0000,  0.0000,  0.0000, -0.3620])
+    tensor([ 0.0000,  0.0000,  0.0000,  0.0000, -1.4739])
     """
     limits = torch.zeros_like(directions)
     for outcome in range(directions.shape[1]):
