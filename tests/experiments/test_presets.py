@@ -187,7 +187,15 @@ def test_an_unknown_preset_is_told_the_known_ones():
         presets.load_matrix("caac-cor")
 
 
-GUARD = ("guard-rules", "guard-attacks", "guard-training", "guard-classes", "guard-many", "guard-faults")
+GUARD = (
+    "guard-rules",
+    "guard-attacks",
+    "guard-training",
+    "guard-classes",
+    "guard-many",
+    "guard-faults",
+    "guard-small",
+)
 
 
 @pytest.mark.slow
@@ -223,7 +231,7 @@ def test_the_guards_tables_cover_optimisers_sizes_and_classes():
     assert {(c.training.optimizer, c.training.method) for c in found} == {
         ("adam", "plain"), ("sgd", "plain"), ("sgd", "scaffold"),
     }  # fmt: skip
-    assert {c.partition["clients"] for c in found} == {20, 120}
+    assert {c.partition["clients"] for c in found} == {12, 20, 120}
     assert {c.dataset["name"] for c in found} == {"icu", "digits", "synthetic"}
     for c in found:
         if c.aggregator["name"] == "multi-krum" and c.attack["name"] != "none":
