@@ -155,11 +155,13 @@ class CaacGuard(Aggregator):
 
     def combine(self, updates: Updates, context: Context) -> Aggregation:
         nothing = torch.zeros(len(updates), dtype=torch.float64)
+        judged = nothing.bool()
         if updates.parts is None:
             why, removed, suspects = nothing.long(), nothing, nothing.bool()
             columns = {"direction": nothing + 1, "discrimination": nothing + 1}
         else:
             now = self._look_at(updates, updates.parts, context)
+            judged = (now.pure | (now.angles.lengths == 0)).all(1)
             why, removed, suspects, columns = self._judge(updates, now)
         flags, contested = why > 0, bool(suspects.any())
         weights = sample_weights(updates, None)
@@ -168,7 +170,7 @@ class CaacGuard(Aggregator):
             1 - removed
         )
         weights = weights / weights.sum() if bool(weights.sum() > 0) else ~flags / (~flags).sum()
-        excess = excess_factors(updates.norms, updates.num_samples, ~flags)
+        excess = excess_factors(updates.norms, updates.num_samples, ~flags, judged)
         scale = 1 / torch.maximum(excess, columns.pop("excess", excess))
         if "length" in self.params.without:
             scale = torch.ones_like(scale)

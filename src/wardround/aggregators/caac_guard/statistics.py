@@ -58,11 +58,18 @@ def usual_log_norms(log_norms: Tensor, samples: Tensor) -> Tensor:
     return explained + (log_norms - explained).quantile(0.5)
 
 
-def excess_factors(norms: Tensor, num_samples: Tensor, among: Tensor) -> Tensor:
+def excess_factors(norms: Tensor, num_samples: Tensor, among: Tensor, judged: Tensor) -> Tensor:
     """How many times longer than usual each row is whose norm is far out; 1 for the others (N).
 
     Far out is more than `FAR` times what is usual for the client's size and more than `SPREADS` standard deviations
-    (by the median absolute deviation) above it on a log scale. `among` says whose norms decide what is usual.
+    (by the median absolute deviation) above it on a log scale. A client that no test could judge is far out if it is
+    further above what is usual than all clients that passed the tests, and is brought back to as far as they are.
+
+    Args:
+        norms: N norms of the rows.
+        num_samples: N sample counts, as the clients report them.
+        among: N booleans: whose norms decide what is usual.
+        judged: N booleans: whose parts could be compared.
     """
     present = among & (norms > 0)
     if not bool(present.any()):
@@ -72,4 +79,9 @@ def excess_factors(norms: Tensor, num_samples: Tensor, among: Tensor) -> Tensor:
     above = above - above[present].quantile(0.5)
     spread = above[present].abs().quantile(0.5) / GAUSSIAN_MAD
     limit = torch.maximum(SPREADS * spread, torch.tensor(FAR, dtype=spread.dtype).log())
-    return torch.where(above > limit, above.exp(), 1.0)
+    excess = torch.where(above > limit, above, 0.0)
+    passed = present & judged
+    if bool(passed.any()):
+        beyond = above - above[passed].amax().clamp_min(0)
+        excess = torch.where(judged, excess, torch.maximum(excess, beyond.clamp_min(0)))
+    return excess.exp()
