@@ -258,6 +258,19 @@ def test_a_row_that_is_far_too_long_is_brought_back_to_the_usual_norm():
     assert out.delta.norm() < 2 * updates.norms[1:].max()
 
 
+def test_a_client_that_no_test_can_judge_is_no_longer_than_those_who_passed():
+    """It does not say how many patients of each outcome it has, so nothing else can be said of its update."""
+    population = Population()
+    counts = population.counts.clone()
+    counts[0] = torch.tensor([torch.nan, population.counts[0].sum()])
+    parts = population.round()
+    parts[0, 1], parts[0, 0] = 50 * parts[0].sum(0), 0.0
+    out = guard().aggregate(population.updates(parts, counts))
+    assert not out.flags.any()
+    assert out.columns["clip_scale"][0] < 1 / 10
+    assert (out.columns["clip_scale"][1:] == 1).all()
+
+
 def test_a_part_beyond_the_reach_of_training_is_impossible():
     """Scaled rows point where honest ones do; what a bias can move in so many steps is known."""
     population = Population()

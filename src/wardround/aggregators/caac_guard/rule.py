@@ -161,7 +161,7 @@ class CaacGuard(Aggregator):
             columns = {"direction": nothing + 1, "discrimination": nothing + 1}
         else:
             now = self._look_at(updates, updates.parts, context)
-            judged = (now.pure | (now.angles.lengths == 0)).all(1)
+            judged = now.pure.any(1)
             why, removed, suspects, columns = self._judge(updates, now)
         flags, contested = why > 0, bool(suspects.any())
         weights = sample_weights(updates, None)
