@@ -7,7 +7,7 @@ limit 0:
 1. **Certificate.** Patients of an outcome raise the logit of that outcome: the gradient of the loss at the bias of
    their own logit is :math:`p - 1 < 0`, whatever the model. A part that lowers it cannot come from training on such
    patients.
-2. **Agreement.** Honest parts of an outcome have a positive cosine to their centre.
+2. **Agreement.** Honest parts of an outcome have a positive cosine to what the others contribute to their centre.
 3. **Balance.** Where the features that reach the output layer are never negative (after a ReLU), most of what an
    outcome pushes is what all patients have in common, and the other outcome pushes it in the other direction. So a part
    has a negative cosine to the centre of the other outcome. A minority that holds a rare outcome cannot be outvoted

@@ -79,7 +79,8 @@ class CaacGuard(Aggregator):
     Under label skew honest updates differ mostly by which outcomes a hospital has. The rule therefore asks clients to
     split their updates by outcome (`ClientPolicy.by_outcome`): :math:`U_i = \sum_c U_i^c`, where :math:`U_i^c` is what
     the patients of outcome c contributed. With :math:`g_c` the geometric median of the directions of the parts of
-    outcome c (a client weighs at most as much as the median holder), a client is flagged for
+    outcome c (a client weighs at most as much as the median holder, and is compared with what the others contribute), a
+    client is flagged for
 
     1. a part that lowers the logit of its own outcome, which no training on such patients can do;
     2. a part that points against its peers: the mean over rounds, 0.8 old and 0.2 new, of :math:`\cos(U_i^c, g_c)` is
@@ -99,7 +100,8 @@ class CaacGuard(Aggregator):
         \Delta = \sum_i \frac{(1 - r_i)\, n_i}{\sum_j (1 - r_j)\, n_j} \min(1, B_i / \|U_i\|)\, U_i
 
     where :math:`B_i` is the norm that is usual for the client's size if its own is far above it, and else its own, so
-    that a calm round is FedAvg to the last bit. :math:`r_i` is 1 for who is flagged. But no more than `most_left_out`
+    that a calm round is FedAvg to the last bit. A client that no test can judge is no further above what is usual than
+    those who passed. :math:`r_i` is 1 for who is flagged. But no more than `most_left_out`
     of the clients and of their patients, for (3) of those who can be compared too, and no more than `most_of_outcome`
     of the patients of any one outcome are ever taken out. A test that asks for more is obeyed as far as that: all whom
     it accuses lose the same share, so that together they lose just that much. Nobody is flagged for it then, and the
